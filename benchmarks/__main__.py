@@ -15,6 +15,7 @@ from types import FrameType
 
 from benchmarks.blocking_client import blocking_lines
 from benchmarks.client import client_lines
+from benchmarks.cluster.lines import cluster_lines
 from benchmarks.consume import consume_lines
 from benchmarks.exactly_once import exactly_once_lines
 from benchmarks.groups import group_lines
@@ -50,23 +51,33 @@ GROUPS: dict[str, Callable[[Plan], Iterator[Line]]] = {
     "groups": group_lines,
     "exactly-once": exactly_once_lines,
     "spark": spark_lines,
+    "cluster": cluster_lines,
     "matrix": matrix_lines,
 }
 MATRIX = "matrix"
-ON_REQUEST = ("spark", MATRIX)
-"""Groups that are measured only on request: they take long, and Spark's fetches the JARs of Kafka."""
+ON_REQUEST = ("spark", "cluster", MATRIX)
+"""Groups that are measured only on request: they take long, Spark's fetches the JARs of Kafka, and a cluster needs
+etcd."""
 MISSED = 1
 FAILED = 2
+
+
+def _group(name: str) -> str:
+    """Check the name of a group. `choices` refuses an empty list before Python 3.12. Raises ArgumentTypeError."""
+    if name not in GROUPS:
+        raise argparse.ArgumentTypeError(f"{name} is none of {', '.join(GROUPS)}")
+    return name
 
 
 def parser() -> argparse.ArgumentParser:
     """Make the parser of the options."""
     made = argparse.ArgumentParser(prog="python -m benchmarks", description=__doc__)
-    made.add_argument("--only", choices=GROUPS, action="append", help="measure this group; may be repeated")
+    made.add_argument("groups", nargs="*", type=_group, metavar="GROUP", help=f"of {', '.join(GROUPS)}")
     made.add_argument("--rounds", type=int, metavar="COUNT", help="turns of floor and linn per line")
     made.add_argument("--json", type=Path, metavar="FILE", help="write all figures there")
     made.add_argument("--report", type=Path, metavar="FOLDER", help=f"write the page and plots of {MATRIX} there")
     made.add_argument("--folder", type=Path, metavar="FOLDER", help="measure the disk that this folder is on")
+    made.add_argument("--whole", action="store_true", help="measure all combinations of the group cluster")
     made.add_argument("--quick", action="store_true", help="only see whether it works; the figures mean nothing")
     made.add_argument("--strict", action="store_true", help=f"end with {MISSED} if a target is missed")
     return made
@@ -76,11 +87,12 @@ def plan_of(options: argparse.Namespace) -> Plan:
     """The extent of the measurement."""
     folder = options.folder or Path(tempfile.gettempdir())
     plan = quick_plan(folder) if options.quick else Plan(folder)
+    plan = dataclasses.replace(plan, cluster=dataclasses.replace(plan.cluster, is_whole=options.whole))
     if not options.rounds:
         return plan
     rounds = max(1, options.rounds)
-    matrix = dataclasses.replace(plan.matrix, rounds=rounds)
-    return dataclasses.replace(plan, rounds=rounds, spark_rounds=rounds, matrix=matrix)
+    matrix, cluster = dataclasses.replace(plan.matrix, rounds=rounds), dataclasses.replace(plan.cluster, rounds=rounds)
+    return dataclasses.replace(plan, rounds=rounds, spark_rounds=rounds, matrix=matrix, cluster=cluster)
 
 
 def measure(plan: Plan, groups: Sequence[str]) -> list[Line]:
@@ -100,11 +112,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
     options = parser().parse_args(arguments)
     signal.signal(signal.SIGTERM, _leave)
     started = time.perf_counter()
-    groups = options.only or [group for group in GROUPS if group not in ON_REQUEST]
+    groups = options.groups or [group for group in GROUPS if group not in ON_REQUEST]
     plan = plan_of(options)
     load_before = os.getloadavg()
     if options.report is not None and MATRIX not in groups:
-        print(f"benchmarks: --report is of the group {MATRIX}: add --only {MATRIX}", file=sys.stderr)
+        print(f"benchmarks: --report is of the group {MATRIX}: name it as well", file=sys.stderr)
         return FAILED
     try:
         if options.report is not None:

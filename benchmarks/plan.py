@@ -52,6 +52,21 @@ QUICK_MATRIX = MatrixPlan(
 
 
 @dataclass(frozen=True)
+class ClusterPlan:
+    """The extent of the group `cluster`."""
+
+    rounds: int = 5
+    is_whole: bool = False
+    """Whether all combinations are measured, or those that have a target and their neighbours."""
+    run_bytes: int = 16 * MIB
+    """Bytes of one run in batches."""
+    run_records: int = 100_000
+    """Limit of its records."""
+    single_calls: int = 200
+    """Calls of one run of single publishes."""
+
+
+@dataclass(frozen=True)
 class Plan:
     """Sizes and counts of all measurements."""
 
@@ -99,6 +114,7 @@ class Plan:
     spark_batches: int = 60
     """Micro-batches of one row each in one run of a query."""
     matrix: MatrixPlan = field(default_factory=MatrixPlan)
+    cluster: ClusterPlan = field(default_factory=ClusterPlan)
 
 
 def quick_plan(folder: Path) -> Plan:
@@ -128,4 +144,5 @@ def quick_plan(folder: Path) -> Plan:
         spark_sink_rows=5_000,
         spark_batches=8,
         matrix=QUICK_MATRIX,
+        cluster=ClusterPlan(rounds=1, run_bytes=1 * MIB, run_records=2_000, single_calls=20),
     )

@@ -106,6 +106,7 @@ from linn.core.gateway.session import Session
 from linn.core.groups.assignor import Assignor, AssignorKind, Owners, Sizes, TopicPartition, Topics, subscribers_of
 from linn.core.log.facts import LogFacts
 from linn.core.log.mark import Mark
+from linn.core.log.producers import Producers
 from linn.core.log.storage import (
     READ_BATCHES_MAX,
     Capabilities,
@@ -149,7 +150,7 @@ from linn.core.ports.service import (
     ServiceMetric,
     ServiceTopic,
 )
-from linn.core.publish.publisher import PublishLane
+from linn.core.publish.publish_lane import PublishLane
 from linn.core.publish.request import PublishAnswers, PublishRequest, PublishResult
 from linn.core.queue.lease import LEASE_MS_MAX, LEASE_RECORDS_MAX, LeaseSettings
 from linn.core.queue.semantics import CONFIRM_WHEN, Acks, ConfirmWhen, DeliverySemantics, SemanticsKind
@@ -166,6 +167,7 @@ from linn.core.routing.subject_field import FieldValue, SubjectField
 from linn.core.security.logins import LOGIN_METHODS, Identity, Login
 from linn.core.security.quota import Quota
 from linn.core.transactions.event import IDENTITY_CHARACTERS_MAX
+from linn.core.transactions.producer import RequestedEnd
 
 __all__ = [
     "ABSENT",
@@ -295,6 +297,7 @@ __all__ = [
     "PredicateInvalid",
     "Presence",
     "Principal",
+    "Producers",
     "Program",
     "ProgramEnded",
     "ProgramNotStarted",
@@ -313,6 +316,7 @@ __all__ = [
     "RecordBatch",
     "RequestTimeout",
     "RequestUnknown",
+    "RequestedEnd",
     "RevisionConflict",
     "Rng",
     "Secret",

@@ -62,14 +62,29 @@ class QueueCounts(TypedDict):
     consumers: int
 
 
+class FollowerDescription(TypedDict):
+    """A follower of a topic, as the topic's leader knows it."""
+
+    node: int
+    is_linked: bool
+    """Whether it follows now."""
+    lag_records: int | None
+    """Records of all logs of the topic, states of queues included, that it has not confirmed; None: it has not followed
+    since the leader was elected."""
+    lag_s: float
+    """Time since it had everything that the leader had; 0: it has."""
+
+
 class ReplicasDescription(TypedDict):
     """The replicas of a topic, as one of them knows them: who leads, and who holds everything that is confirmed."""
 
     leader: int
-    """A node's number."""
+    """A node's number; 0: none leads, since all that are in sync are down, or as long as it takes to elect one."""
     epoch: int
     nodes: list[int]
     in_sync: list[int]
+    followers: list[FollowerDescription]
+    """Only from the leader; empty from others."""
 
 
 class TopicDescription(TypedDict):
@@ -255,6 +270,7 @@ class TransactionSummary(TypedDict):
     timeout_s: float | None
     """None if no client has used the name since the start of the broker."""
     partitions: int
+    """Partitions to which it has written; in a cluster, topics in which it writes, acks or commits offsets."""
     branches: int
     """Producers that may write in it."""
     offsets: int
@@ -305,6 +321,8 @@ class TransactionDescription(TransactionSummary):
     wrote: list[WrittenPartition]
     holds: list[HeldRecords]
     commits: list[CommittedOffset]
+    elsewhere: list[str]
+    """Topics that other brokers lead, in which it writes, acks or commits offsets."""
 
 
 class MetricDescription(TypedDict):
@@ -436,8 +454,78 @@ class NodeDescription(TypedDict):
     lost: Literal["none", "memory", "tail", "all"]
     """Loss that the controller has not handled yet."""
     is_draining: bool
+    leads: int
+    """Topics that it leads."""
+    holds: int
+    """Topics of which it is a replica, led ones included."""
+    out_of_sync: int
+    """Topics of which it is a replica that is out of sync."""
+    levels: list[int]
+    """The least and the greatest level of metadata that it understands; empty unless it is alive."""
+    clock_ahead_s: float | None
+    """Lead of its clock over that of the node that answers; None: the two are not linked."""
     ends: list[SessionEndDescription]
     """The last ends of its sessions, the oldest first."""
+
+
+TROUBLED_MAX = 10_000
+"""Limit of the topics in trouble in one answer: about 3 MB of JSON, a fifth of the largest frame."""
+Trouble = Literal["leaderless", "below minimum", "unfit", "out of sync", "too few replicas"]
+""" "leaderless": no live node leads it; "below minimum": fewer live in-sync members than `min_in_sync`, so that
+`acks = all` is refused; "unfit": a member's disk is full, or a replica's log was damaged; "out of sync": a replica
+lacks records, or is down; "too few replicas": there are fewer than `replicas`, as there are too few nodes."""
+
+
+class TopicTrouble(TypedDict):
+    """A topic of a cluster that is not as it should be."""
+
+    topic: str
+    troubles: list[Trouble]
+    """The worst first."""
+    leader: int
+    """0: none."""
+    epoch: int
+    nodes: list[int]
+    """Its replicas."""
+    in_sync: list[int]
+    """Replicas that are in sync and alive."""
+    unfit: list[int]
+    replicas: int
+    """The number that it should have."""
+    min_in_sync: int
+
+
+class TopicsHealth(TypedDict):
+    """Numbers of a cluster's topics; one may count several times."""
+
+    topics: int
+    leaderless: int
+    below_minimum: int
+    unfit: int
+    out_of_sync: int
+    too_few_replicas: int
+    moving: int
+    """Topics that are being moved to other nodes."""
+    away: int
+    """Topics that another node leads than their preferred one, the first of their replicas."""
+
+
+class TopicMoveDescription(TypedDict):
+    """A topic that moves to other nodes, or whose leader is about to hand it over."""
+
+    topic: str
+    leader: int
+    """0: no node."""
+    successor: int | None
+    """The node to which the leader hands it over; None: it leads on."""
+    replicas: list[int]
+    """The nodes that held it before."""
+    target: list[int]
+    """The nodes that are to hold it, the preferred leader first."""
+    in_sync: list[int]
+    """Nodes that have all that is committed: it has moved when all of the target are among them."""
+    is_cancelled: bool
+    """Whether it goes back to the former nodes."""
 
 
 class ClusterDescription(TypedDict):
@@ -462,3 +550,14 @@ class ClusterDescription(TypedDict):
     """Time since the node knew that it missed nothing; 0: it still does."""
     problem: str | None
     """Why the node's view is old; None: it is not."""
+    level: int | None
+    """The level of the metadata."""
+    session_timeout_s: float
+    """The session timeout of the node that answers."""
+    failing: int
+    """Topics of which the disk of the node that answers has not taken the last records."""
+    topics: TopicsHealth
+    troubled: list[TopicTrouble]
+    """Topics in trouble, the worst first, as many as were asked for."""
+    troubled_more: int
+    """Topics in trouble that are not in the list."""

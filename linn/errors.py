@@ -12,12 +12,16 @@ Example:
 
 from linn.core.errors.auth import AuthFailed, Forbidden, UserExists, UserUnknown
 from linn.core.errors.cluster import (
+    ClusterAbsent,
     ClusterEmptied,
     ClusterError,
     ClusterForeign,
+    ClusterRefused,
     MetadataInvalid,
     MetadataLater,
     NodeTaken,
+    NodeUnknown,
+    SecretDiffers,
 )
 from linn.core.errors.metadata import LeaseLost, MetadataError, MetadataUnavailable, MetadataUnknown, RevisionConflict
 from linn.core.errors.peers import PeerError, PeerRefused, PeerStale, PeerUnknown, PeerUnreachable
@@ -123,9 +127,11 @@ __all__ = [
     "BrokerStopping",
     "ClientClosed",
     "ClientUnreachable",
+    "ClusterAbsent",
     "ClusterEmptied",
     "ClusterError",
     "ClusterForeign",
+    "ClusterRefused",
     "ConfigError",
     "ConfigExists",
     "ConfigNotLive",
@@ -168,6 +174,7 @@ __all__ = [
     "MetadataUnavailable",
     "MetadataUnknown",
     "NodeTaken",
+    "NodeUnknown",
     "NotEnoughReplicas",
     "NotLeader",
     "OffsetOutOfRange",
@@ -193,6 +200,7 @@ __all__ = [
     "RequestTimeout",
     "RequestUnknown",
     "RevisionConflict",
+    "SecretDiffers",
     "SecretUnusable",
     "SequenceTaken",
     "ServiceFailed",

@@ -21,9 +21,11 @@ Whole = Annotated[int, msgspec.Meta(ge=0)]
 Outcome = Literal["done", "return", "dead-letter"]
 """The end of a decided delivery: settled, delivered again, or rejected."""
 
-Runs = Literal["anywhere", "leader", "everywhere", "here"]
+TRANSACTIONS_TOPIC = "__transactions"
+"""The topic of the log of transactions. It has one partition, so that commits of many clients share one sync."""
+Runs = Literal["anywhere", "leader", "coordinator", "everywhere", "here"]
 """The broker of a cluster that carries a verb out: any, as all have the catalog; the one that leads the topic that it
-names; all of them; or the one that was asked, as it is about that broker."""
+names, or the log of transactions; all of them; or the one that was asked, as it is about that broker."""
 
 
 class Verb(NamedTuple, Generic[A, R]):
@@ -52,7 +54,7 @@ class Verb(NamedTuple, Generic[A, R]):
 
     def topic_of(self, asked: A) -> str | None:
         """The topic whose leader carries a request out; None: it is not about the records of one topic."""
-        topic: str | None = None
+        topic: str | None = TRANSACTIONS_TOPIC if self.runs == "coordinator" else None
         if self.runs in ("leader", "everywhere"):
             topic = getattr(asked, "topic", None) or (getattr(asked, "name", None) if self.runs == "leader" else None)
         return topic
@@ -189,6 +191,41 @@ class TransactionAbort(Change):
     number: int | None = None
 
 
+class NodeChange(Change):
+    """The number of a node of the cluster."""
+
+    node: Annotated[int, msgspec.Meta(ge=1)]
+
+
+class TopicMoveChange(Change):
+    """The name of a topic that moves from node to node."""
+
+    topic: str
+
+
+class TopicReassignment(TopicMoveChange):
+    """A topic, and the numbers of the nodes that are to hold it, the preferred leader first."""
+
+    nodes: Sequence[Annotated[int, msgspec.Meta(ge=1)]]
+
+
+class Election(TopicMoveChange):
+    """A topic, and the node that is to lead it; None: the preferred one. `unclean`: it may lack confirmed records,
+    which only the nodes `give_up` have."""
+
+    leader: Annotated[int, msgspec.Meta(ge=1)] | None = None
+    unclean: bool = False
+    give_up: Sequence[Annotated[int, msgspec.Meta(ge=1)]] = ()
+
+
+class Upgrade(Change):
+    """An upgrade of the cluster's metadata to the level of the broker's version."""
+
+
+class Balance(Change):
+    """A balance of the cluster's replicas and preferred leaders."""
+
+
 class ConnectionClose(Change):
     """The number of a connection to close, and the reason for its client."""
 
@@ -202,6 +239,12 @@ class ServiceAction(msgspec.Struct):
     service: str
     action: str
     arguments: Mapping[str, Any] = {}
+
+
+class ClusterAsked(msgspec.Struct):
+    """The number of topics in trouble to list."""
+
+    troubled_max: Annotated[int, msgspec.Meta(ge=0, le=descriptions.TROUBLED_MAX)] = 10
 
 
 class MetricNames(msgspec.Struct):
@@ -328,6 +371,50 @@ class Aborted(TypedDict):
     offsets: int
     queue_partitions: int
     warnings: list[Warned]
+
+
+class NodeChanged(TypedDict):
+    """Whether a node was changed, and the numbers of topics that it leads and holds now."""
+
+    node: int
+    changed: bool
+    leads: int
+    holds: int
+
+
+class TopicMoved(TypedDict):
+    """Whether a topic's reassignment was changed; the nodes that held it before, and the nodes that are to hold it."""
+
+    topic: str
+    changed: bool
+    replicas: list[int]
+    target: list[int]
+
+
+class TopicToMove(TypedDict):
+    """A topic that goes to other nodes: its replicas before, and its replicas when it is there."""
+
+    topic: str
+    replicas: list[int]
+    target: list[int]
+
+
+class Balanced(TypedDict):
+    """Topics that a balance moves; the number of topics that it leaves for the next one, and the number of topics that
+    moved already before it."""
+
+    changed: bool
+    moves: list[TopicToMove]
+    left: int
+    moving: int
+
+
+class Upgraded(TypedDict):
+    """Whether the level of a cluster's metadata was raised, and from which one to which."""
+
+    changed: bool
+    before: int
+    level: int
 
 
 # --- rights ---
@@ -460,13 +547,17 @@ LIST_DELIVERIES = Verb(
 )
 RESOLVE_DELIVERY = Verb("delivery.resolve", DeliveryResolution, Resolved, _of_topic(rights.CONFIGURE), runs="leader")
 LIST_TRANSACTIONS = Verb(
-    "transaction.list", TransactionFilter, descriptions.TransactionSummaries, shows_visible, runs="here"
+    "transaction.list", TransactionFilter, descriptions.TransactionSummaries, shows_visible, runs="coordinator"
 )
 SHOW_TRANSACTION = Verb(
-    "transaction.show", Named, descriptions.TransactionDescription, _named(rights.SEE, rights.TRANSACTION), runs="here"
+    "transaction.show",
+    Named,
+    descriptions.TransactionDescription,
+    _named(rights.SEE, rights.TRANSACTION),
+    runs="coordinator",
 )
 ABORT_TRANSACTION = Verb(
-    "transaction.abort", TransactionAbort, Aborted, _named(rights.CONFIGURE, rights.TRANSACTION), runs="here"
+    "transaction.abort", TransactionAbort, Aborted, _named(rights.CONFIGURE, rights.TRANSACTION), runs="coordinator"
 )
 LIST_CONNECTIONS = Verb(
     "connection.list", NoArguments, list[descriptions.ConnectionDescription], _broker(rights.ADMIN), runs="here"
@@ -479,7 +570,16 @@ PERFORM_ACTION: Verb[ServiceAction, Any] = Verb(
     "service.perform", ServiceAction, object, _broker(rights.RUN), runs="here"
 )
 SHOW_BROKER = Verb("broker.show", NoArguments, descriptions.BrokerDescription, _broker(rights.SEE), runs="here")
-CLUSTER_STATUS = Verb("cluster.status", NoArguments, descriptions.ClusterDescription, _broker(rights.SEE), runs="here")
+CLUSTER_STATUS = Verb("cluster.status", ClusterAsked, descriptions.ClusterDescription, _broker(rights.SEE), runs="here")
+DRAIN_NODE = Verb("cluster.drain", NodeChange, NodeChanged, _broker(rights.ADMIN))
+UNDRAIN_NODE = Verb("cluster.undrain", NodeChange, NodeChanged, _broker(rights.ADMIN))
+REMOVE_NODE = Verb("cluster.remove", NodeChange, NodeChanged, _broker(rights.ADMIN))
+REASSIGN_TOPIC = Verb("cluster.reassign", TopicReassignment, TopicMoved, _broker(rights.ADMIN))
+CANCEL_MOVE = Verb("cluster.cancel", TopicMoveChange, TopicMoved, _broker(rights.ADMIN))
+BALANCE_CLUSTER = Verb("cluster.balance", Balance, Balanced, _broker(rights.ADMIN))
+LIST_MOVES = Verb("cluster.moves", NoArguments, list[descriptions.TopicMoveDescription], _broker(rights.SEE))
+ELECT_LEADER = Verb("cluster.elect", Election, TopicMoved, _broker(rights.ADMIN))
+UPGRADE_CLUSTER = Verb("cluster.upgrade", Upgrade, Upgraded, _broker(rights.ADMIN))
 SHOW_METRICS = Verb("metrics.show", MetricNames, list[descriptions.MetricDescription], _broker(rights.SEE), runs="here")
 CREATE_USER = Verb("user.create", NewUser, Created, _broker(rights.ADMIN))
 ALTER_USER = Verb("user.alter", UserChange, Changed, _broker(rights.ADMIN))

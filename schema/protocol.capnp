@@ -75,6 +75,9 @@ struct Frame {
     followed     @49 :Followed;
     replicate    @50 :Replicate;       # what is new? Answered when something is
     replicated   @51 :Replicated;      # + batches
+    peerPong     @52 :PeerPong;        # answer to a ping outside of lanes
+    joinTransaction @53 :JoinTransaction;  # to the broker that coordinates; answered by done
+    markTransaction @54 :MarkTransaction;  # to the broker that leads a topic; answered by done
   }
 }
 
@@ -102,6 +105,8 @@ struct Welcome {
   producerKey      @10 :UInt64;      # proves that they are this client's: a secret
   user             @11 :Text;        # who the client is to the broker: "anonymous" without a login
   login            @12 :Text;        # the mechanism's last message, such as SCRAM's proof that the broker knows the user
+  cluster          @13 :Text;        # the id of the broker's cluster; "": it is in none
+  node             @14 :UInt32;      # the broker's number there; 0: it is in none
 }
 
 struct Challenge {
@@ -134,6 +139,7 @@ struct Publish {
   acks       @2 :Acks;           # none: no answer comes unless correlation asks for one, and then at once
   partition  @3 :Int32 = -1;     # of a topic; -1: the broker chooses
   mandatory  @4 :Bool;           # say which records no topic took; to a topic it changes nothing
+  topics     @5 :List(Text);     # from brokers alone: the topics that an exchange has chosen for all of these batches
 }
 
 struct Published { placements @0 :List(Placement); }   # one per batch, in order
@@ -392,7 +398,7 @@ struct Describe {
 
 struct Description {
   broker @0 :Text;
-  nodes  @1 :List(Node);
+  nodes  @1 :List(Node);         # those that can be reached at a listener of the name that this connection came in by
   topics @2 :List(TopicInfo);
 }
 
@@ -413,9 +419,10 @@ struct TopicInfo {
 }
 
 struct PartitionInfo {
-  leader        @0 :UInt32;      # a node's id
+  leader        @0 :UInt32;      # a node's id; 0: none is known
   startOffset   @1 :Int64;
   highWatermark @2 :Int64;
+  leaderEpoch   @3 :Int32;       # the epoch in which it leads: of two descriptions the one with the later epoch is right
 }
 
 struct Administer {
@@ -447,6 +454,8 @@ struct PeerWelcome {
   requestsMax   @5 :UInt32;      # of all lanes together
   bytesMax      @6 :UInt32;
 }
+
+struct PeerPong { clockMs @0 :Int64; }   # the broker's wall clock, since 1970
 
 # A connection elsewhere, and the user who is logged in over it.
 struct OpenLane {
@@ -490,6 +499,7 @@ struct LogCut {
   log       @0 :UInt32;
   at        @1 :Int64;           # the follower drops what it has from here on, or
   isRestart @2 :Bool;            # everything, and goes on here
+  producers @3 :Data;            # of the records before it, as the leader knows them: a snapshot
 }
 
 struct Replicate {
@@ -509,4 +519,27 @@ struct LogNews {
   start     @1 :Int64;           # the leader's
   watermark @2 :Int64;
   batches   @3 :UInt16;          # how many of the frame's are this log's
+  producers @4 :Data;            # as in LogCut, of the records before start, if the follower was not sent all of these
+}
+
+# A producer begins to write in a topic with a transaction.
+struct JoinTransaction {
+  branch      @0 :Int64;         # the producer; for acks and offsets, the name's own id
+  number      @1 :UInt64;        # of the transaction
+  topic       @2 :Text;
+  topicIdHigh @3 :UInt64;
+  topicIdLow  @4 :UInt64;
+  user        @5 :Text;          # for acks and offsets: the owner's user
+  ownerEpoch  @6 :Int32;         # and epoch; -1: a producer writes
+}
+
+# A transaction has ended; answered when that is committed in the topic.
+struct MarkTransaction {
+  topic       @0 :Text;
+  topicIdHigh @1 :UInt64;
+  topicIdLow  @2 :UInt64;
+  producerId  @3 :Int64;         # the name's own id
+  number      @4 :UInt64;
+  commits     @5 :List(Int64);   # producers whose batches count there, and producerId if its acks and offsets do
+  aborts      @6 :List(Int64);   # those that have joined there as well
 }

@@ -16,6 +16,7 @@ import random
 from collections.abc import Generator
 from pathlib import Path
 
+import brokers
 import processes
 import pytest
 import tiers
@@ -28,6 +29,7 @@ LONG = [
     "mutations/test_mutations.py",
     "client/test_exactly_once_consumer.py",
     "models/test_models.py",
+    "cluster/test_replication_under_faults.py",
     "broker/test_transaction_arrows.py",
     "metadata_stores/test_store_walks.py",
     "simulation/test_simulated_transactions.py",
@@ -63,15 +65,22 @@ SPARK = "tests/spark/"
 # --- tiers -----------------------------------------------------------------------------------------------------------
 
 
+def pytest_addoption(parser: pytest.Parser) -> None:
+    """Let the tests of clients run against the brokers of a cluster."""
+    text = "what clients are tested against: one broker, three of a cluster beside etcd, or two workers"
+    parser.addoption("--brokers", choices=brokers.KINDS, default="one", help=text)
+
+
 def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:
     """Leave out files that have nothing of the tiers that `-m` names: reading all takes a quarter of `make quick`."""
     return tiers.has_none_of(collection_path, {*config.option.markexpr.split(" or ")}) or None
 
 
 @pytest.hookimpl(wrapper=True, tryfirst=True)
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> Generator[None]:
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> Generator[None]:
     """Mark each test with its tier, before `-m` looks at the marks, and put the files in their order afterwards."""
     tiers.put_into_tiers(items)
+    brokers.keep_shared(config, items)
     yield
     _put_in_order(items)
 

@@ -11,7 +11,7 @@ from benchmarks.matrix.point import DEFAULT
 
 HEAD = """# The speed matrix
 
-<!-- Written by `make bench BENCH="--only matrix --report docs/benchmarks"`. Do not edit: measure again. -->
+<!-- Written by `make bench BENCH="matrix --report docs/benchmarks"`. Do not edit: measure again. -->
 
 What linn does by record size, batch size, acks and more, one at a time around a default place, beside **the floor**: a
 bare trio server in the same layout that checks nothing and keeps nothing. Rates are a machine's, and ratios less so:

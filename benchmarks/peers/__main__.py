@@ -19,7 +19,7 @@ from benchmarks.peers.plan import Plan, quick_plan
 from benchmarks.peers.report import JSON, ROOT, document, page
 from benchmarks.peers.result import Result, write
 from benchmarks.peers.rounds import Rounds, minutes
-from benchmarks.peers.systems import SYSTEMS, peer
+from benchmarks.peers.systems import ALONE, SYSTEMS, peer
 from benchmarks.servers import DiskTooFull, check_room
 
 INCOMPLETE = 1
@@ -45,7 +45,9 @@ def positive(text: str) -> int:
 def parser() -> argparse.ArgumentParser:
     """The options."""
     made = argparse.ArgumentParser(prog="python -m benchmarks.peers", description=__doc__)
-    made.add_argument("--only", type=systems_of, metavar="NAMES", help=f"some of {','.join(SYSTEMS)}")
+    made.add_argument(
+        "--only", type=systems_of, metavar="NAMES", help=f"some of {','.join(SYSTEMS)}; default: those of one broker"
+    )
     made.add_argument(
         "--rounds", type=positive, metavar="COUNT", help=f"turns of each system at each work (default: {Plan.rounds})"
     )
@@ -115,7 +117,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except (DiskTooFull, OSError) as error:
         _say(str(error))
         return FAILED
-    peers, missing = found(options.only or list(SYSTEMS))
+    peers, missing = found(options.only or ALONE)
     if not peers:
         _say("no system is here")
         return FAILED

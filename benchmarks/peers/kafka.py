@@ -1,4 +1,4 @@
-"""Kafka of two versions: broker and load tools from Maven Central, driven by confluent-kafka, which is librdkafka."""
+"""Kafka of two versions, one broker or three: from Maven Central, driven by confluent-kafka, which is librdkafka."""
 
 from __future__ import annotations
 
@@ -16,9 +16,9 @@ from confluent_kafka.admin import AdminClient, NewTopic  # type: ignore[attr-def
 from benchmarks.peers import tool_output
 from benchmarks.peers.cargo import Supply
 from benchmarks.peers.jars import java, java_version
-from benchmarks.peers.kafka_process import kafka_jars, kafka_process
+from benchmarks.peers.kafka_process import KafkaProcess, kafka_jars, kafka_processes
 from benchmarks.peers.peer import Durability, Facts, Kind, PeerFailed
-from benchmarks.peers.plan import CHUNK, LINGER_MS, WINDOW
+from benchmarks.peers.plan import CHUNK, LINGER_MS, WINDOW, of_three
 from benchmarks.peers.server_process import until_answered, values_of
 from benchmarks.peers.stopwatch import Stopwatch
 from benchmarks.peers.tool import ToolRun, run_tool
@@ -30,16 +30,17 @@ POLL_S = 0.001
 """Between two looks at what is unconfirmed: without a report per record the client says nothing of it by itself."""
 FLUSH = {"page cache": "9223372036854775807", "fsync": "1"}
 """flush.messages: after so many records a log is synced, before the publish is confirmed."""
+OF_THREE = "acks=all, enable.idempotence, three replicas, min.insync.replicas=2"
 TOOL_HEAP = ("-Xms512m", "-Xmx512m")
 
 
 class KafkaServer:
-    """A broker that is its own controller; topics have one partition."""
+    """Brokers that are their own controllers; topics have one partition, with a replica at each broker."""
 
-    def __init__(self, version: str, port: int, pid: int, jars: str, durability: Durability) -> None:
+    def __init__(self, version: str, processes: Sequence[KafkaProcess], jars: str, durability: Durability) -> None:
         self.version = version
-        self.pids = [pid]
-        self._address = f"127.0.0.1:{port}"
+        self.pids = [process.pid for process in processes]
+        self._address = ",".join(process.address for process in processes)
         self._jars = jars
         self._durability = durability
         self._client: dict[str, Any] = {
@@ -48,11 +49,18 @@ class KafkaServer:
             "log_level": 2,
         }
         self._admin = AdminClient(self._client)
-        until_answered(lambda: self._admin.list_topics(timeout=2), KafkaException, "Kafka")
+        until_answered(self._check_whole, KafkaException, "Kafka")
+
+    def _check_whole(self) -> None:
+        """Raises KafkaException until the client knows all brokers."""
+        if len(self._admin.list_topics(timeout=2).brokers) < len(self.pids):
+            raise KafkaException("some brokers have not joined")
 
     def create(self, topic: str, kind: Kind) -> None:
+        replicas = len(self.pids)
         config = {"flush.messages": FLUSH[self._durability], "file.delete.delay.ms": "0"}
-        made = self._admin.create_topics([NewTopic(topic, num_partitions=1, replication_factor=1, config=config)])
+        config["min.insync.replicas"] = str(max(1, replicas - 1))
+        made = self._admin.create_topics([NewTopic(topic, 1, replication_factor=replicas, config=config)])
         made[topic].result(TIMEOUT_S)
 
     def delete(self, topic: str) -> None:
@@ -61,7 +69,9 @@ class KafkaServer:
     # --- publishing ---
 
     def _producer(self, topic: str, **settings: Any) -> Producer:
-        limits = {"queue.buffering.max.messages": WINDOW, "on_delivery": _raise_error}
+        limits: dict[str, Any] = {"queue.buffering.max.messages": WINDOW, "on_delivery": _raise_error}
+        if len(self.pids) > 1:  # Where a partition may get another leader, only numbered batches keep their order.
+            limits["enable.idempotence"] = True
         producer = Producer(self._client | {"acks": "all"} | limits | settings)
         until_answered(lambda: _partition_of(producer, topic), KafkaException, f"Kafka's {topic}")
         return producer
@@ -230,9 +240,18 @@ def _values(messages: Sequence[Message]) -> list[Any]:
 class KafkaPeer:
     """One version, started from its jars, in KRaft mode."""
 
-    def __init__(self, release: str) -> None:
+    def __init__(self, release: str, brokers: int = 1) -> None:
         self._release = release
+        self._brokers = brokers
         self.facts = facts(release)
+        if brokers > 1:
+            self.facts = of_three(
+                self.facts,
+                {
+                    "page cache": f"{OF_THREE}, flush.messages at its default (never)",
+                    "fsync": f"{OF_THREE}, flush.messages=1",
+                },
+            )
 
     def check(self) -> None:
         """Java, and the jars, which are fetched once."""
@@ -240,10 +259,10 @@ class KafkaPeer:
 
     @contextmanager
     def server(self, folder: Path, durability: Durability) -> Iterator[KafkaServer]:
-        """A formatted data folder, and the broker on it."""
-        with kafka_process(self._jars, folder) as process:
+        """Formatted data folders, and the brokers on them."""
+        with kafka_processes(self._jars, folder, self._brokers) as processes:
             name = f"{self._release} on Java {java_version()}"
-            yield KafkaServer(name, process.port, process.pid, self._jars, durability)
+            yield KafkaServer(name, processes, self._jars, durability)
 
 
 def facts(release: str) -> Facts:
@@ -288,3 +307,4 @@ def facts(release: str) -> Facts:
 
 
 PEERS = {name: KafkaPeer(release) for name, release in VERSIONS.items()}
+PEERS |= {f"{name}-three": KafkaPeer(release, 3) for name, release in VERSIONS.items()}

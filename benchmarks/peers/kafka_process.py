@@ -1,9 +1,9 @@
-"""Kafka's broker as a process, from its JARs and without a client library."""
+"""Kafka's brokers as processes, from their JARs and without a client library."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import NamedTuple
 
@@ -15,8 +15,8 @@ HEAP = ("-Xms1g", "-Xmx1g", "-XX:+UseG1GC")
 CLUSTER = "AAAAAAAAAAAAAAAAAAAAAQ"
 PROPERTIES = """\
 process.roles=broker,controller
-node.id=1
-controller.quorum.voters=1@127.0.0.1:{controller}
+node.id={node}
+controller.quorum.voters={voters}
 listeners=PLAINTEXT://127.0.0.1:{port},CONTROLLER://127.0.0.1:{controller}
 advertised.listeners=PLAINTEXT://127.0.0.1:{port}
 controller.listener.names=CONTROLLER
@@ -24,9 +24,9 @@ listener.security.protocol.map=PLAINTEXT:PLAINTEXT,CONTROLLER:PLAINTEXT
 log.dirs={data}
 num.partitions={partitions}
 offsets.topic.num.partitions=1
-offsets.topic.replication.factor=1
-transaction.state.log.replication.factor=1
-transaction.state.log.min.isr=1
+offsets.topic.replication.factor={replicas}
+transaction.state.log.replication.factor={replicas}
+transaction.state.log.min.isr={least}
 group.initial.rebalance.delay.ms=0
 auto.create.topics.enable={makes_topics}
 log.segment.bytes=268435456
@@ -60,11 +60,37 @@ def kafka_process(jars: str, folder: Path, partitions: int = 0) -> Iterator[Kafk
 
     Raises PeerFailed, ToolFailed.
     """
-    port, controller = free_ports(2)
-    properties = folder / "server.properties"
-    made = {"partitions": partitions or 1, "makes_topics": "true" if partitions else "false"}
-    properties.write_text(PROPERTIES.format(port=port, controller=controller, data=folder / "data", **made))
-    start = [java(), *HEAP, "-cp", jars]
-    run_tool([*start, "kafka.tools.StorageTool", "format", "-t", CLUSTER, "-c", str(properties)])
-    with running([*start, "kafka.Kafka", str(properties)], folder, port) as pid:
-        yield KafkaProcess(port, pid)
+    with kafka_processes(jars, folder, 1, partitions) as (process,):
+        yield process
+
+
+@contextmanager
+def kafka_processes(jars: str, folder: Path, count: int, partitions: int = 0) -> Iterator[Sequence[KafkaProcess]]:
+    """Run so many brokers of one cluster, each a controller as well, with their data in `folder`.
+
+    They accept connections of their controllers; those of clients a moment later, once they have elected one.
+
+    Raises PeerFailed, ToolFailed.
+    """
+    ports, controllers = free_ports(count), free_ports(count)
+    about = {
+        "voters": ",".join(f"{node}@127.0.0.1:{port}" for node, port in enumerate(controllers, 1)),
+        "partitions": partitions or 1,
+        "makes_topics": "true" if partitions else "false",
+        "replicas": count,
+        "least": max(1, count - 1),
+    }
+    start, processes = [java(), *HEAP, "-cp", jars], list[KafkaProcess]()
+    with ExitStack() as stack:
+        for node, (port, controller) in enumerate(zip(ports, controllers, strict=True), 1):
+            own = folder / f"kafka-{node}"
+            own.mkdir()
+            properties = own / "server.properties"
+            properties.write_text(
+                PROPERTIES.format(node=node, port=port, controller=controller, data=own / "data", **about)
+            )
+            run_tool([*start, "kafka.tools.StorageTool", "format", "-t", CLUSTER, "-c", str(properties)])
+            ready = controller if count > 1 else port
+            pid = stack.enter_context(running([*start, "kafka.Kafka", str(properties)], own, ready))
+            processes.append(KafkaProcess(port, pid))
+        yield processes

@@ -11,28 +11,32 @@ from pathlib import Path
 import trio
 
 import linn
+from benchmarks.cluster.processes import COUNT, POLL_S, cluster_missing, three_brokers
 from benchmarks.peers import tool_output
 from benchmarks.peers.cargo import Supply
-from benchmarks.peers.peer import Durability, Facts, Kind, PeerFailed
-from benchmarks.peers.plan import CHUNK, WINDOW
+from benchmarks.peers.peer import Durability, Facts, Kind, PeerFailed, PeerMissing
+from benchmarks.peers.plan import CHUNK, WINDOW, of_three
 from benchmarks.peers.server_process import values_of
 from benchmarks.peers.stopwatch import Stopwatch
 from benchmarks.peers.tool import ToolRun, run_tool
 from linn.client.client import Client
 from linn.core.errors.tree import LinnError
+from linn.descriptions import TopicSettings
 from linn.testing.process import BrokerProcess
 
 FSYNC = {"page cache": "os", "fsync": "always"}
 
 
 class LinnServer:
-    """`linn serve` with one connection per turn."""
+    """One broker, or three of a cluster, with one client per turn."""
 
     version = linn.__version__
 
-    def __init__(self, url: str, pid: int) -> None:
+    def __init__(self, url: str, pids: list[int], settings: TopicSettings) -> None:
+        """`pids` have the brokers' and that of etcd, which a cluster needs."""
         self.url = url
-        self.pids = [pid]
+        self.pids = pids
+        self._settings = settings
 
     def _with_client(self, work: Callable[[Client], Awaitable[None]]) -> None:
         async def connected() -> None:
@@ -46,7 +50,10 @@ class LinnServer:
 
     def create(self, topic: str, kind: Kind) -> None:
         async def work(client: Client) -> None:
-            await client.admin.create_topic(topic, kind=kind)
+            settings: TopicSettings = self._settings | {"kind": kind}
+            await client.admin.create_topic(topic, **settings)
+            while "replicas" in self._settings and not await _is_whole(client, topic):
+                await trio.sleep(POLL_S)
 
         self._with_client(work)
 
@@ -175,6 +182,12 @@ class LinnServer:
         return ToolRun(tool_output.linn_bench(text), seconds, cpu_s)
 
 
+async def _is_whole(client: Client, topic: str) -> bool:
+    """Whether all replicas are in sync."""
+    replicas = (await client.admin.topic(topic)).get("replicas")
+    return replicas is not None and len(replicas["in_sync"]) == COUNT
+
+
 class LinnPeer:
     """The system that the others are compared with."""
 
@@ -212,7 +225,34 @@ class LinnPeer:
     def server(self, folder: Path, durability: Durability) -> Iterator[LinnServer]:
         """`linn serve` with its data in `folder`."""
         with BrokerProcess(folder, f'[storage.segmented-log]\nfsync = "{FSYNC[durability]}"\n') as process:
-            yield LinnServer(process.url, process.pid)
+            yield LinnServer(process.url, [process.pid], {})
 
 
-PEERS = {"linn": LinnPeer()}
+class LinnCluster(LinnPeer):
+    """Three brokers beside an etcd."""
+
+    facts = of_three(
+        LinnPeer.facts,
+        {
+            "page cache": 'acks=all, replicas = 3, min_in_sync = 2, fsync = "os"',
+            "fsync": 'acks=all, replicas = 3, min_in_sync = 2, fsync = "always"',
+        },
+    )
+
+    def check(self) -> None:
+        """Raises PeerMissing: there is no etcd."""
+        if missing := cluster_missing():
+            raise PeerMissing(missing)
+
+    @contextmanager
+    def server(self, folder: Path, durability: Durability) -> Iterator[LinnServer]:
+        """Three times `linn serve`, and etcd, with their data in `folder`."""
+        settings: TopicSettings = {"storage": FSYNC[durability], "replicas": COUNT, "min_in_sync": COUNT - 1}
+        with three_brokers(folder) as brokers:
+            processes, etcd = [brokers.processes[node] for node in sorted(brokers.processes)], brokers.etcd
+            addresses = ",".join(process.address for process in processes)
+            pids = [process.pid for process in processes] + ([etcd] if etcd is not None else [])
+            yield LinnServer(f"linn://{addresses}", pids, settings)
+
+
+PEERS = {"linn": LinnPeer(), "linn-three": LinnCluster()}

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
 from pathlib import Path
 
-from benchmarks.peers.peer import Durability
+from benchmarks.peers.peer import Durability, Facts
 
 WINDOW = 10_000
 """Records: at most so many are published and not confirmed, and at most so many are delivered and not acked."""
@@ -53,6 +54,12 @@ class Plan:
         turn_s = 2.0 * self.seconds + 0.3
         tool_turn_s = 2.0 * self.tool_s + 2.5
         return (turns * turn_s + tool_turns * tool_turn_s + warm_ups * self.warm_up_s_max / 2) / 60
+
+
+def of_three(facts: Facts, settings: Mapping[Durability, str]) -> Facts:
+    """The facts of three brokers that each hold all records. They are not measured by load tools."""
+    calls = {work: call for work, call in facts.calls.items() if "tool" not in work and "transactions" not in work}
+    return replace(facts, name=f"{facts.name}, three brokers", settings=settings, calls=calls)
 
 
 def quick_plan(folder: Path) -> Plan:

@@ -156,6 +156,8 @@ class Entrant:
         The first run is short and says how many records fill the time. It says too few of a program that its runtime
         still compiles, and there the client's rate says more. Raises ToolFailed, PeerFailed.
         """
+        if not any(work in self._calls for work in TOOL_WORKS):
+            return []
         count = self._tool_counts.get(record_bytes)
         if count is None:
             rates = [sample.records_per_s for sample in self._tool_samples(record_bytes, 0, TOOL_RECORDS)]

@@ -14,7 +14,12 @@ SYSTEMS = {
     "kafka-4.1": "kafka",
     "nats": "jetstream",
     "redis": "redis_streams",
+    "linn-three": "linn_broker",
+    "kafka-3.9-three": "kafka",
+    "kafka-4.1-three": "kafka",
 }
+ALONE = [name for name in SYSTEMS if not name.endswith("-three")]
+"""Systems of one broker: those of three are measured on request."""
 
 
 def peer(name: str) -> Peer:

@@ -59,7 +59,7 @@ def fields_of(node: Any, structs: dict[int, str], nodes: dict[int, Any]) -> Iter
     for field in node.struct.fields:
         if str(field.which()) == "group":
             yield from fields_of(nodes[field.group.typeId], structs, nodes)
-        else:
+        elif str(field.slot.type.which()) != "data":  # Which brokers alone send, to one another.
             yield str(field.name), slot(field, structs)
 
 

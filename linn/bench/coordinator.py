@@ -139,6 +139,13 @@ class LoadCoordinator:
         """Records to be published in the whole run."""
         return round(self._target(self._duration_s))
 
+    async def _find_leader(self, client: Client, topic: str) -> None:
+        """Load the broker of a cluster that leads the topic, so that nothing is passed on."""
+        described = await client.describe(topic)
+        leader = described.topics[0].partitions[0].leader
+        addresses = {node.id: node.address for node in described.nodes}
+        self._address = addresses.get(leader, self._address) if leader else self._address
+
     def _target(self, seconds: float) -> float:
         return self._producers * self._rate_per_s * seconds
 
@@ -163,6 +170,7 @@ class LoadCoordinator:
         """Load a temporary stream with all workers. Raises LinnError where it can't begin."""
         await self._check_broker(client)
         async with temporary_topic(client, "bench-soak", self._settings) as topic, AsyncExitStack() as stack:
+            await self._find_leader(client, topic)
             with anyio.fail_after(CONNECT_S + _START_S):
                 async with anyio.create_task_group() as starting:
                     for number in range(self._count):

@@ -110,6 +110,7 @@ _HOLDS = _fields(
     "rate_per_s size: number, connections_bound: text?, "
     "connections kept_s published_per_s consumed_per_s one_by_one_per_s: number?"
 )
+_DRY = {"dry_run": "boolean"}
 _DECIDED_RECORD = _fields("offset size: number, key: any")
 _ABORTED = {key: shape for key, shape in _result(verbs.ABORT_TRANSACTION).items() if key != "warnings"}
 
@@ -157,6 +158,15 @@ SHAPES: Mapping[str, Any] = {
     "linn can": _result(verbs.CAN_USER),
     "linn whoami": _result(verbs.SHOW_CALLER),
     "linn cluster status": _result(verbs.CLUSTER_STATUS),
+    "linn cluster drain": _result(verbs.DRAIN_NODE) | _DRY,
+    "linn cluster undrain": _result(verbs.UNDRAIN_NODE) | _DRY,
+    "linn cluster remove": _result(verbs.REMOVE_NODE) | _DRY,
+    "linn cluster reassign": _result(verbs.REASSIGN_TOPIC) | _DRY,
+    "linn cluster cancel": _result(verbs.CANCEL_MOVE) | _DRY,
+    "linn cluster balance": _result(verbs.BALANCE_CLUSTER) | _DRY,
+    "linn cluster elect": _result(verbs.ELECT_LEADER) | _DRY,
+    "linn cluster upgrade": _result(verbs.UPGRADE_CLUSTER) | _DRY,
+    "linn cluster moves": _result(verbs.LIST_MOVES),
     "linn audit tail": "any",
     "linn audit verify": _fields("records: number, last: text", problems=["text"]),
     "linn publish": _fields("count copies: number, topic: text?", partitions={"PARTITION": ["number"]}),

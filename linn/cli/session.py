@@ -157,13 +157,14 @@ def mute_client() -> None:
 
 
 def broker_address(url: str, option: str = "--url or LINN_URL") -> str:
-    """Return the address in a URL. Raises BadParameter, which names the option."""
-    from linn.client.connection.url import address_of
+    """Return the first address in a URL, after checking all. Raises BadParameter, which names the option."""
+    from linn.client.connection.url import parse_url
     from linn.core.env.address import parse_address
 
     try:
-        address = address_of(url)
-        parse_address(address)
+        addresses = [place.address for place in parse_url(url)]
+        for address in addresses:
+            parse_address(address)
     except AddressInvalid as error:
         raise typer.BadParameter(error.text, param_hint=option) from error
-    return address
+    return addresses[0]

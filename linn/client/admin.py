@@ -416,15 +416,20 @@ class Admin(Performing):
         """
         return await self._ask(verbs.SHOW_CALLER, verbs.NoArguments())
 
-    async def cluster(self) -> ClusterDescription:
-        """Describe the cluster as the broker knows it: nodes, controller and metadata store.
+    async def cluster(self, *, troubled_max: int = 10) -> ClusterDescription:
+        """Describe the cluster as the broker knows it: nodes, controller, metadata store, and topics in trouble.
 
         `node` is None, and all else is empty, where the broker is alone.
+
+        Args:
+            troubled_max: limit of the topics in trouble to list, at most 10,000; the worst come first.
+
+        Raises ConfigError: `troubled_max` is out of range.
 
         Example:
             alive = [node for node in (await client.admin.cluster())["nodes"] if node["state"] == "alive"]
         """
-        return await self._ask(verbs.CLUSTER_STATUS, verbs.NoArguments())
+        return await self._ask(verbs.CLUSTER_STATUS, verbs.ClusterAsked(troubled_max))
 
     async def broker(self) -> BrokerDescription:
         """Describe the broker: name, version, listeners, and numbers of connections, topics and exchanges.

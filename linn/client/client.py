@@ -104,7 +104,7 @@ class Client:
         topic: str | None = None,
         *,
         exchange: str | None = None,
-        acks: AcksName = "leader",
+        acks: AcksName = "all",
         linger_ms: float = 0,
         batch_bytes_max: int = BATCH_BYTES_MAX,
         codec: Literal["zstd"] | None = None,
@@ -115,8 +115,8 @@ class Client:
         """Make a producer for one topic or one exchange; enter it with `async with`.
 
         Args:
-            acks: "leader": confirmed when stored as durably as the topic requires; "all": by every in-sync replica;
-                "none": passed to the connection and not confirmed.
+            acks: "all": confirmed when every in-sync replica has stored it as durably as the topic requires; "leader":
+                when the broker that leads the topic has; "none": passed to the connection and not confirmed.
             linger_ms: time that a message may wait for others to share its batch; 0: see `Producer`.
             batch_bytes_max: approximate size at which a batch is sent.
             codec: compression of batches, if the broker supports it.
@@ -436,7 +436,8 @@ class Client:
         request.uncommitted = _is_uncommitted(isolation)
         if topic_id is not None:
             request.topic_id_high, request.topic_id_low = topic_id.int >> 64, topic_id.int & U64_MAX
-        answer = await self._connector.request(request, repeat=True, extra_s=wait_s)
+        await metadata.find_leaders(self._connector, [topic])
+        answer = await self._connector.request(request, repeat=True, extra_s=wait_s, topic=topic)
         fetched = answer.message
         if not isinstance(fetched, Fetched):
             raise ProtocolError(f"the broker answered fetch with {type(fetched).__name__}")
@@ -508,9 +509,10 @@ async def connect(
 ) -> AsyncIterator[Client]:
     """Connect to the broker at `url`, under trio or asyncio: `async with linn.connect("linn://127.0.0.1") as client`.
 
-    URLs are linn://HOST[:PORT] (default port 5466), linns://HOST[:PORT] for TLS, and linn+unix:///PATH. With `wait_s`,
-    a program may start before its broker: attempts are repeated for that time. See `ClientOptions` for the other
-    options; `env` replaces clock, randomness and network, for example by simulated ones.
+    URLs are linn://HOST[:PORT] (default port 5466), linns://HOST[:PORT] for TLS, and linn+unix:///PATH. Several brokers
+    of a cluster are separated by commas, linn://HOST,HOST: the first that answers is used, and another after a loss.
+    With `wait_s`, a program may start before its broker: attempts are repeated for that time. See `ClientOptions` for
+    the other options; `env` replaces clock, randomness and network, for example by simulated ones.
 
     Raises:
         MessageInvalid: an option is wrong. AddressInvalid: the URL is malformed. ConnectFailed: nothing listens
@@ -535,16 +537,16 @@ async def connect(
         tls=tls,
         login=login,
     )
-    place = parse_url(url, needs_tls=tls is not None)
-    async with _connected(place, options, env if env is not None else AnyEnv()) as client:
+    places = parse_url(url, needs_tls=tls is not None)
+    async with _connected(places, options, env if env is not None else AnyEnv()) as client:
         yield client
 
 
 @asynccontextmanager
-async def _connected(place: BrokerUrl, options: ClientOptions, env: ClientEnv) -> AsyncIterator[Client]:
+async def _connected(places: Sequence[BrokerUrl], options: ClientOptions, env: ClientEnv) -> AsyncIterator[Client]:
     raised: BaseException | None = None
     async with anyio.create_task_group() as tasks:
-        connector = Connector(place, options, env, tasks)
+        connector = Connector(places, options, env, tasks)
         try:
             await connector.start()
             yield Client(connector)

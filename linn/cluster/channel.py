@@ -1,8 +1,8 @@
 """A connection between two brokers: messages both ways, pings, and the end of one that is silent or does not read.
 
-Laws: each side pings every second, and the other answers. A connection is lost that is silent for `SILENCE_S`, takes no
-output for as long, or leaves pings unanswered for as long while it takes output. Output is sent in the order of `put`.
-Bytes that were handed to the stream may have been read; the others have surely not.
+Laws: each side pings twice a second, and the other answers. A connection is lost that is silent for `SILENCE_S`, takes
+no output for as long, or leaves pings unanswered for as long while it takes output. Output is sent in the order of
+`put`. Bytes that were handed to the stream may have been read; the others have surely not.
 """
 
 from __future__ import annotations
@@ -23,14 +23,14 @@ from linn.wire import messages as m
 from linn.wire.connection import Connection, Event, frames_of
 from linn.wire.failure import error_of, failed_by
 
-PING_S = 1.0
-SILENT_PINGS_MAX = 4
+PING_S = 0.5
+SILENT_PINGS_MAX = 8
 SILENCE_S = PING_S * SILENT_PINGS_MAX
 """Longest silence: less than the lease of a session (6 s), so that links end before the store gives a node up."""
 BEGINNING_BYTES_MAX = 16 << 10
 """Limit of a message before the proof."""
-BUSY_BYTES_MIN = 1 << 10
-"""Bytes in a second from which the other side is sending more than pings."""
+BUSY_BYTES_MIN = 1 << 9
+"""Bytes between two pings from which the other side is sending more than pings."""
 OUTGOING_BYTES_MAX = 4 << 20
 """Output that may wait before no more is begun, and the side that serves reads no more: as much as a link sends in some
 milliseconds."""
@@ -75,11 +75,26 @@ class Channel:
         self._heard_bytes = 0
         """Bytes received since the last tick."""
         self._silent_ticks = self._unanswered_pings = 0
+        self._pings = 0
+        self._pinged_s = 0.0
+        """When the last of the pings was put into the output. Its answer tells the time in the middle of the way."""
+        self.on_clock: Callable[[float], None] | None = None
+        """Called after each ping with the time that the other side's wall clock is ahead of this one's, within half of
+        the time that the ping took."""
+        self._left_bytes = 0
+        """Output that waited at the last tick."""
         self._is_sending = False
 
     def traffic(self) -> Traffic:
         """The bytes so far, and the output that waits."""
         return Traffic(self._received_bytes, self.put_bytes - self.waiting_bytes, 0, self.waiting_bytes)
+
+    def silent_s(self) -> float:
+        """Time since the other side's last word, in whole pauses between pings: up to one of them less than it was.
+
+        Those are counted, not the time: after a pause of this process, the input that waits comes first.
+        """
+        return 0.0 if self._heard_bytes else self._silent_ticks * PING_S
 
     # --- one message at a time ---
 
@@ -159,7 +174,7 @@ class Channel:
 
         Args:
             handle: called with each message except pings. A LinnError that it raises ends the connection.
-            tick: called every second; so does its LinnError.
+            tick: called twice a second; so does its LinnError.
 
         Cancellation: the connection is lost for waiting tasks, too.
         """
@@ -212,9 +227,15 @@ class Channel:
                 handle(event)
             elif isinstance(message, m.Ping):
                 if self.has_room():  # Otherwise pings could fill the memory of a broker whose output is not read.
-                    self.put(frames_of(m.Pong()))
+                    answer = m.PeerPong(self._clock.now_ms()) if event.correlation else m.Pong()
+                    self.put(frames_of(answer, event.correlation))
             elif isinstance(message, m.Pong):
                 self._unanswered_pings = 0
+            elif isinstance(message, m.PeerPong):
+                self._unanswered_pings = 0
+                if event.correlation == self._pings and self.on_clock is not None:
+                    way_s = (self._clock.monotonic() - self._pinged_s) / 2
+                    self.on_clock((message.clock_ms - self._clock.now_ms()) / 1000 + way_s)
             elif isinstance(message, m.Failed):
                 raise error_of(message)
             else:
@@ -241,8 +262,10 @@ class Channel:
     async def _ping(self, tick: Callable[[], None]) -> None:
         while True:
             await self._clock.sleep(PING_S)
-            # The ticks are counted, not the time: after a pause of this process, the input that waits comes first.
-            self._silent_ticks = 0 if self._heard_bytes or self._is_paused else self._silent_ticks + 1
+            # While nothing is read here, the other side is there as long as it takes output.
+            is_reading = self._is_paused and self.waiting_bytes < self._left_bytes
+            self._silent_ticks = 0 if self._heard_bytes or is_reading else self._silent_ticks + 1
+            self._left_bytes = self.waiting_bytes
             if self._silent_ticks >= SILENT_PINGS_MAX:
                 raise ConnectionLost(f"{self.peer} has been silent for {SILENCE_S:g} s")
             # Pings wait behind a long output, which has a limit of its own, and their answers behind the other side's.
@@ -252,12 +275,15 @@ class Channel:
                 raise ConnectionLost(f"{self.peer} has answered no ping for {SILENCE_S:g} s")
             self._unanswered_pings += 1
             self._heard_bytes = 0
-            self.put(frames_of(m.Ping()))
+            self._pings += 1
+            self._pinged_s = self._clock.monotonic()
+            self.put(frames_of(m.Ping(), self._pings))
             tick()
 
 
 def pieces(frames: Sequence[Sendable]) -> Iterator[list[Sendable]]:
-    """Divide frames into pieces of at most `PIECE_BYTES`; a piece of a file that is not large goes as a whole.
+    """Divide frames into pieces of at most `PIECE_BYTES`; a piece of a file that is not large goes as a whole, with
+    the memory before it, so that both are in the same packets.
 
     Raises StorageError: a file can't be read.
     """
@@ -265,6 +291,10 @@ def pieces(frames: Sequence[Sendable]) -> Iterator[list[Sendable]]:
     size = 0
     for frame in frames:
         if not isinstance(frame, Buffer):
+            if len(frame) <= REGION_BYTES_MAX:
+                yield [*piece, frame]
+                piece, size = [], 0
+                continue
             if piece:
                 yield piece
                 piece, size = [], 0
@@ -284,10 +314,7 @@ def pieces(frames: Sequence[Sendable]) -> Iterator[list[Sendable]]:
 
 
 def _pieces_of(region: FileRegion) -> Iterator[list[Sendable]]:
-    """Divide a piece of a file: a large one is read."""
-    if len(region) <= REGION_BYTES_MAX:
-        yield [region]
-        return
+    """Read a large piece of a file."""
     while len(region):
         data = region.read(PIECE_BYTES)
         if not data:

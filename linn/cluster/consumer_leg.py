@@ -15,6 +15,7 @@ import trio
 
 from linn.cluster.link import Link
 from linn.core.batch.steps import Steps, no_steps
+from linn.core.cluster.peers import Forwarded
 from linn.core.errors.peers import PeerError, PeerUnknown, PeerUnreachable
 from linn.core.errors.tree import LinnError
 from linn.core.gateway.legs import Door
@@ -32,6 +33,7 @@ ANSWERS: Mapping[type[m.Message], type[m.Message]] = {
     m.Seek: m.Done,
     m.Commit: m.Done,
     m.Resolve: m.Resolved,
+    m.SettleInTransaction: m.Done,
     m.Goodbye: m.Done,
 }
 """The answer to each request of a leg."""
@@ -50,18 +52,22 @@ class _Asked:
 
     @property
     def is_repeatable(self) -> bool:
-        """Whether its outcome does not matter once the consumer is gone. A settlement or a decision stays."""
+        """Whether its outcome does not matter once the consumer is gone. A settlement or a decision stays; one in a
+        transaction counts only if the client was told, and commits."""
         return not isinstance(self.message, m.Settle | m.Resolve | m.Commit)
 
 
 class ConsumerLeg:
     """The port `Leg`, over a link."""
 
-    def __init__(self, reach: Callable[[], Awaitable[Link]], principal: Principal, door: Door) -> None:
+    def __init__(
+        self, reach: Callable[[], Awaitable[Link]], principal: Principal, door: Door, forwarded: Forwarded
+    ) -> None:
         """`reach`: returns the link to the other broker. Raises PeerUnreachable, PeerRefused, PeerStale."""
         self._reach = reach
         self._principal = principal
         self._door = door
+        self._forwarded = forwarded
         self._scope = trio.CancelScope()
         self._wake = trio.Event()
         self._waiting: deque[_Asked] = deque()
@@ -106,6 +112,7 @@ class ConsumerLeg:
             return outcome
         kind, message = type(asked.message), outcome.message
         if isinstance(message, ANSWERS[kind]) and _is_of_lane(message):
+            self._count(outcome)
             return outcome
         deed = f"answered {kind.__name__} with {type(message).__name__}, or for another consumer"
         return PeerUnknown(link.distrust(deed))
@@ -146,7 +153,12 @@ class ConsumerLeg:
         if not (isinstance(message, PUSHES) and _is_of_lane(message)):
             link.distrust(f"sent {type(message).__name__} to a consumer that has not asked for it")
             return
+        self._count(event)
         self._door.pushed(event)
+
+    def _count(self, event: Event) -> None:
+        if event.batches:
+            self._forwarded.delivered_bytes += sum([batch.size for batch in event.batches])
 
     def _lost(self, error: LinnError) -> None:
         """End, because the link is lost. It tells the requests that it has taken by itself."""

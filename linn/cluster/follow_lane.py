@@ -12,6 +12,7 @@ from uuid import UUID
 import trio
 
 from linn.cluster.link import Link
+from linn.core.batch.batch import RecordBatch
 from linn.core.cluster.following import LogNews
 from linn.core.errors.peers import PeerUnreachable
 from linn.core.errors.tree import FrameTooLarge
@@ -45,11 +46,11 @@ class LinkFollowLane:
             end = logs[cut.log].end if cut.log in logs else 0
             if cut.log in matches or cut.at < 0 or (cut.at > end and not cut.is_restart):
                 raise self._distrusted(f"cuts log {cut.log} at {cut.at}, which ends at {end}, or a second time")
-            matches[cut.log] = Restart(cut.at) if cut.is_restart else Cut(cut.at)
+            matches[cut.log] = (Restart if cut.is_restart else Cut)(cut.at, cut.producers)
         self._logs = frozenset(matches)
         return matches
 
-    async def replicate(self, ends: Sequence[tuple[int, int]], bytes_max: int) -> Sequence[LogNews]:
+    async def replicate(self, ends: Sequence[tuple[int, int]], bytes_max: int) -> Sequence[LogNews[RecordBatch]]:
         """See `FollowLane.replicate`."""
         answer = await self._ask(m.Replicate([m.LogEnd(*end) for end in ends], bytes_max))
         if not isinstance(answer.message, m.Replicated):
@@ -57,7 +58,7 @@ class LinkFollowLane:
         told = answer.message.logs
         if sum([news.batches for news in told]) != len(answer.batches):
             raise self._distrusted(f"sent {len(answer.batches)} batches of logs, and tells another number of them")
-        news: list[LogNews] = []
+        news: list[LogNews[RecordBatch]] = []
         missing, first = set(self._logs), 0
         for each in told:
             if each.log not in missing or each.start < 0 or each.watermark < 0:
@@ -65,7 +66,7 @@ class LinkFollowLane:
             missing.remove(each.log)
             batches = answer.batches[first : first + each.batches]
             first += each.batches
-            news.append(LogNews(each.log, each.start, each.watermark, batches))
+            news.append(LogNews(each.log, each.start, each.watermark, batches, each.producers))
         return news
 
     async def _ask(self, message: m.Message) -> Event:

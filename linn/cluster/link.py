@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 
 import trio
 
@@ -42,6 +43,7 @@ class Link:
         self._membership = membership
         self._node = node
         self._sessions = session, own_session
+        channel.on_clock = partial(membership.note_clock, node)
         self._is_leaving = False
         """Whether the other side has said goodbye: it answers earlier requests, and takes no more."""
         self._resting: dict[int, Callable[[], object]] = {}
@@ -108,21 +110,6 @@ class Link:
         if isinstance(answer, m.Administered):
             return answer.result
         raise self.unexpected(answer, "a verb")
-
-    async def publish(
-        self, request: PublishRequest, principal: Principal, producers: Mapping[int, int]
-    ) -> Sequence[PublishResult]:
-        """Let the other broker publish to one of its topics. Raises and is cancelled as `PublishLinks.publish`."""
-        lane = await self.open_lane(principal, producers)
-        acks = ACKS.index(request.acks)
-        asked = m.Publish(request.target, request.to_exchange, acks, request.partition, request.wants_returned)
-        try:
-            answer = (await self.ask(lane, asked, request.batches, is_repeatable=False)).message
-        finally:
-            self.close_lane(lane)
-        if isinstance(answer, m.Published) and len(answer.placements) == len(request.batches):
-            return [result_of(placement) for placement in answer.placements]
-        raise self.unexpected(answer, "a publish")
 
     def unexpected(self, answer: m.Message, asked: str, *, is_repeatable: bool = False) -> LinnError:
         """End the link for an answer that is none; returns the error of the request."""
@@ -256,6 +243,14 @@ class Link:
         # A leader that stops still takes acknowledgements, for which its last publishes wait.
         if self._is_leaving and not isinstance(message, m.Replicate):
             raise PeerUnreachable(f"nothing was done: node {self._node} is stopping")
+
+
+def publish_of(request: PublishRequest) -> m.Publish:
+    """The message that asks another broker to publish."""
+    acks = ACKS.index(request.acks)
+    return m.Publish(
+        request.target, request.to_exchange, acks, request.partition, request.wants_returned, [*request.topics]
+    )
 
 
 def result_of(placement: m.Placement) -> PublishResult:

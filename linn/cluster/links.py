@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import logging
 import ssl
-from collections.abc import Mapping, Sequence
 from functools import partial
 
 import trio
@@ -21,7 +20,8 @@ from linn.cluster.introduction import NONCE_BYTES, Dialer
 from linn.cluster.link import Link
 from linn.cluster.passing import Passing
 from linn.cluster.reading import Reading
-from linn.core.cluster.peers import Membership, PeerPlace
+from linn.cluster.transacting import LinkTransacting
+from linn.core.cluster.peers import Forwarded, Membership, PeerPlace
 from linn.core.env.env import Stream
 from linn.core.env.log_fields import log_fields
 from linn.core.env.tls import client_context
@@ -31,7 +31,6 @@ from linn.core.errors.tree import LinnError
 from linn.core.gateway.gateway import Gateway
 from linn.core.gateway.legs import Door
 from linn.core.ports.principal import Principal
-from linn.core.publish.request import PublishRequest, PublishResult
 from linn.core.security.policy import ADMINISTRATOR
 from linn.core.security.users import node_user
 
@@ -53,6 +52,7 @@ class Links:
         """`gateway`: of this broker, which has a membership."""
         self._gateway = gateway
         self._ways: dict[int, _Way] = {}
+        self.forwarded = Forwarded()
 
     async def perform(self, node: int, verb: str, arguments: str, principal: Principal) -> str:
         """See `PeerLinks.perform`."""
@@ -69,33 +69,30 @@ class Links:
             way = self._ways[node] = _Way(self._gateway, membership, node)
         return await way.link()
 
-    async def publish(
-        self, node: int, request: PublishRequest, principal: Principal, producers: Mapping[int, int]
-    ) -> Sequence[PublishResult]:
-        """See `PublishLinks.publish`."""
-        link = await self._link(node)
-        return await link.publish(request, principal, producers)
-
     def passing(self, principal: Principal) -> Passing:
         """See `PublishLinks.passing`."""
-        return Passing(self._link, principal)
+        return Passing(self._link, principal, self.forwarded)
 
     def leg(self, node: int, principal: Principal, door: Door) -> ConsumerLeg:
         """See `ConsumerLinks.leg`."""
-        return ConsumerLeg(partial(self._link, node), principal, door)
+        return ConsumerLeg(partial(self._link, node), principal, door, self.forwarded)
 
     def reading(self, principal: Principal) -> Reading:
         """See `ReadLinks.reading`."""
-        return Reading(self._link, principal)
+        return Reading(self._link, principal, self.forwarded)
 
     async def open_follow_lane(self, node: int) -> LinkFollowLane:
         """See `PeerLinks.open_follow_lane`."""
         link = await self._link(node)
         return LinkFollowLane(link, await link.open_lane(self._itself()))
 
+    def transacting(self) -> LinkTransacting:
+        """Requests about transactions."""
+        return LinkTransacting(self._link, self._itself)
+
     def copies(self) -> Copying:
         """See `CopyLinks.copies`."""
-        return Copying(self._link, self._itself())
+        return Copying(self._link, self._itself(), Forwarded())
 
     def _itself(self) -> Principal:
         """This broker as the principal of a lane."""

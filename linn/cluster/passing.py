@@ -10,8 +10,9 @@ from collections.abc import Awaitable, Callable, Mapping
 
 import trio
 
-from linn.cluster.link import ACKS, Link, result_of
+from linn.cluster.link import Link, publish_of, result_of
 from linn.cluster.requests import Outcome
+from linn.core.cluster.peers import Forwarded
 from linn.core.errors.tree import LinnError
 from linn.core.ports.principal import Principal
 from linn.core.publish.forwarding import Told
@@ -39,10 +40,11 @@ class _Lane:
 class Passing:
     """The port `PassedPublishes`."""
 
-    def __init__(self, link: Callable[[int], Awaitable[Link]], principal: Principal) -> None:
+    def __init__(self, link: Callable[[int], Awaitable[Link]], principal: Principal, forwarded: Forwarded) -> None:
         """`link`: returns the link to a node. Raises PeerUnreachable, PeerRefused, PeerStale."""
         self._link = link
         self._principal = principal
+        self._forwarded = forwarded
         self._lanes: dict[int, _Lane] = {}
         self._changed = trio.lowlevel.ParkingLot()
         self._is_closed = False
@@ -66,13 +68,14 @@ class Passing:
             else:
                 tell(lane.link.unexpected(answer, "a publish", is_repeatable=is_numbered))
 
-        acks = ACKS.index(request.acks)
-        asked = m.Publish(request.target, request.to_exchange, acks, request.partition, request.wants_returned)
+        asked = publish_of(request)
         try:
             await lane.link.begin(lane.number, asked, request.batches, told, is_repeatable=is_numbered)
         except BaseException:
             self._rest(lane)
             raise
+        self._forwarded.publishes += 1
+        self._forwarded.published_bytes += sum([batch.size for batch in request.batches])
 
     async def _lane(self, node: int, producers: Mapping[int, int]) -> _Lane:
         """Take the lane to a node, which knows these producers; the caller adds one publish to it."""

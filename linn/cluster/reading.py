@@ -14,6 +14,7 @@ import trio
 
 from linn.cluster.link import Link
 from linn.core.batch.batch import RecordBatch
+from linn.core.cluster.peers import Forwarded
 from linn.core.errors.tree import LinnError
 from linn.core.gateway.elsewhere import Bounds
 from linn.core.gateway.requests import Fetched, FetchRequest
@@ -29,10 +30,11 @@ lanes of a link. Further ones wait for one of them to end."""
 class Reading:
     """The port `PeerReader`."""
 
-    def __init__(self, link: Callable[[int], Awaitable[Link]], principal: Principal) -> None:
+    def __init__(self, link: Callable[[int], Awaitable[Link]], principal: Principal, forwarded: Forwarded) -> None:
         """`link`: returns the link to a node. Raises PeerUnreachable, PeerRefused, PeerStale."""
         self._link = link
         self._principal = principal
+        self._forwarded = forwarded
         self._resting: dict[int, tuple[Link, int]] = {}
         """The lane that rests, by node."""
         self._waits = trio.Semaphore(WAITS_MAX)
@@ -61,6 +63,7 @@ class Reading:
             event = await self._ask(node, asked, m.Fetched)
         found = event.message
         assert isinstance(found, m.Fetched), "it was checked"
+        self._forwarded.delivered_bytes += sum([batch.size for batch in event.batches])
         return Fetched(event.batches, found.next_offset, found.start_offset, found.high_watermark, found.leader_epoch)
 
     async def find_offset(self, node: int, topic: str, partition: int, place: int, timestamp_ms: int) -> int:

@@ -7,6 +7,7 @@ link has room: a broker that reads nothing costs one answer.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import NamedTuple
 from uuid import UUID
 
@@ -31,6 +32,8 @@ class FollowerNode(NamedTuple):
     session: str
     turns: trio.Lock
     """Held while an answer for it is read and put into the output."""
+    silent_s: Callable[[], float]
+    """The time since its last word."""
 
 
 class ServedFollower:
@@ -62,8 +65,12 @@ class ServedFollower:
         if len(tables) < len(asked.logs):
             raise ProtocolError("a log has two tables")
         topic_id = UUID(int=asked.topic_id_high << 64 | asked.topic_id_low)
-        self._seat = followed.follow(self._who.node, self._who.session, topic_id, asked.leader_epoch, tables)
-        cuts = [m.LogCut(log, match.at, not isinstance(match, Cut)) for log, match in self._seat.matches.items()]
+        who = self._who
+        self._seat = followed.follow(who.node, who.session, topic_id, asked.leader_epoch, tables, who.silent_s)
+        cuts = [
+            m.LogCut(log, match.at, not isinstance(match, Cut), match.producers)
+            for log, match in self._seat.matches.items()
+        ]
         self._responder.reply(event.correlation, m.Followed(cuts))
 
     def replicate(self, event: Event) -> None:
@@ -93,7 +100,9 @@ class ServedFollower:
                 news = await seat.take(bytes_max)
                 batches = [batch for log in news for batch in log.batches]
                 assert len(batches) <= NEWS_BATCHES_MAX, "a frame has no more"
-                told = [m.LogNews(log.number, log.start, log.watermark, len(log.batches)) for log in news]
+                told = [
+                    m.LogNews(log.number, log.start, log.watermark, len(log.batches), log.producers) for log in news
+                ]
                 self._responder.reply_with(correlation, m.Replicated(told), batches)
         finally:
             self._waits = False

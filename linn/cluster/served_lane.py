@@ -13,6 +13,7 @@ from linn.cluster.channel import Channel
 from linn.cluster.lane_output import LaneOutput
 from linn.cluster.served_copies import ServedCopies
 from linn.cluster.served_follower import FollowerNode, ServedFollower
+from linn.cluster.served_transactions import ServedTransactions
 from linn.cluster.window import LANE_BYTES_MAX, LANE_REQUESTS_MAX, OPEN_CHARACTERS_MAX, Window, counts_in_link
 from linn.core.env.file_region import Sendable
 from linn.core.errors.auth import Forbidden
@@ -25,6 +26,7 @@ from linn.protocols.capnp.publishing import Publishing
 from linn.protocols.capnp.reading import Reading
 from linn.protocols.capnp.responder import Responder
 from linn.protocols.capnp.subscribing import Subscribing
+from linn.protocols.capnp.transacting import Transacting
 from linn.wire import codec
 from linn.wire import messages as m
 from linn.wire.connection import Event, frames_of
@@ -79,14 +81,18 @@ class ServedLane:
         self._responder.session.forwards = False
         self._producers = opened.producers
         self._subscribing = Subscribing(self._responder)
-        self._administering = Administering(self._responder, self._subscribing)
+        self._administering = Administering(self._responder, self._subscribing, list)
         self._publishing = Publishing(self._responder, self._subscribing)
         self._follower = ServedFollower(self._responder, channel, who)
         self._reading = Reading(self._responder)
+        self._transacting = Transacting(self._responder, self._subscribing)
         self._copies: ServedCopies | None = None
         """Set in a lane of the other broker itself: its publishes are copies of dead letters."""
+        self._transactions: ServedTransactions | None = None
+        """Set in such a lane, too."""
         if opened.user == node_user(who.node):
             self._copies = ServedCopies(self._responder, gateway, who)
+            self._transactions = ServedTransactions(self._responder, gateway)
 
     async def run(self) -> None:
         """Carry out requests until the lane is closed, and tell the other side that it has ended.
@@ -182,6 +188,14 @@ class ServedLane:
                 self._follower.follow(event)
             elif isinstance(event.message, m.Subscribe):
                 self._subscribe(event)
+            elif isinstance(event.message, m.JoinTransaction | m.MarkTransaction) and self._transactions is not None:
+                self._transactions.begin(event)
+            elif isinstance(event.message, m.OpenTransactions):
+                self._transacting.open(event)
+            elif isinstance(event.message, m.AddBranch):
+                self._transacting.add_branch(event)
+            elif isinstance(event.message, m.EndTransaction):
+                self._transacting.end(event)
             else:
                 raise RequestUnknown(f"{type(event.message).__name__} is not forwarded by this version")
         except LinnError as error:
@@ -250,6 +264,7 @@ CONSUMING: Mapping[type[m.Message], Callable[[Any, Event], None]] = {
     m.Seek: lambda lane, event: lane._subscribing.seek(event),
     m.Commit: lambda lane, event: lane._subscribing.commit(event),
     m.Resolve: lambda lane, event: lane._subscribing.resolve(event),
+    m.SettleInTransaction: lambda lane, event: lane._transacting.settle(event),
     m.Goodbye: ServedLane._leave,
 }
 """The requests of a consumer. The first one is in the lane's `_begin`, too: a broker that stops refuses it."""

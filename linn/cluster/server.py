@@ -8,6 +8,7 @@ side has another session.
 from __future__ import annotations
 
 import logging
+from functools import partial
 
 import trio
 
@@ -87,7 +88,8 @@ class _ServedLink:
         self._gateway = gateway
         self._membership = membership
         self._admitted = admitted
-        self._who = FollowerNode(admitted.node, admitted.session, trio.Lock())
+        self._who = FollowerNode(admitted.node, admitted.session, trio.Lock(), channel.silent_s)
+        channel.on_clock = partial(membership.note_clock, admitted.node)
         limits = Limits()
         self._lanes_max = limits.lanes_max
         self._window = Window(limits.requests_max, limits.bytes_max)

@@ -79,15 +79,19 @@ class Window:
         self._bytes -= size
 
 
+WAITING = m.OpenTransactions | m.AddBranch | m.EndTransaction | m.JoinTransaction | m.MarkTransaction
+"""Requests about transactions, which may wait for replicas, or for other brokers."""
+
+
 def counts_in_link(message: m.Message) -> bool:
     """Whether a request counts in the window of its link, not only in that of its lane.
 
-    Followers, consumers, and fetches that wait for records wait for long, each in a lane of its own: many of them would
-    leave no room for other requests.
+    Followers, consumers, fetches that wait for records, and transactions wait for long, each in a lane of its own: many
+    of them would leave no room for other requests.
     """
     if isinstance(message, m.Fetch):
         return not message.wait_max_ms
-    return not isinstance(message, m.Replicate | m.Pull | m.Goodbye)
+    return not isinstance(message, m.Replicate | m.Pull | m.Goodbye | WAITING)
 
 
 def size_of(message: m.Message, batches: Sequence[RecordBatch] = ()) -> int:
@@ -102,6 +106,8 @@ def size_of(message: m.Message, batches: Sequence[RecordBatch] = ()) -> int:
         size += ROW_BYTES * len(message.ends)
     elif isinstance(message, m.Settle):
         size += SETTLEMENT_BYTES * len(message.entries) + sum(map(len, message.reasons))
+    elif isinstance(message, m.SettleInTransaction):
+        size += SETTLEMENT_BYTES * len(message.entries)
     elif isinstance(message, m.Commit):
         size += len(message.text)
     return size

@@ -164,6 +164,17 @@ class CopyTests:
             assert log.bounds() == (500, theirs[-1].end_offset)
             assert sealed_parts(await read_through(log)) == sealed_parts(theirs)
 
+    async def test_the_leader_s_producers_are_known_in_place_of_its_own(self, harness: EngineHarness) -> None:
+        theirs = leader_log()
+        async with harness.log() as log:
+            for append in (False, True):
+                await log.restart_at(theirs[5].base_offset)
+                await log.know_producers(LogFacts.of(theirs[:5]).producers)
+                if append:
+                    log.append_copy(copied(theirs[5:]))
+                known = LogFacts.of(theirs if append else theirs[:5]).producers.encode()
+                assert log.facts.producers.encode() == known
+
     async def _fill_from(self, log: PartitionLog, start: int) -> None:
         with pytest.raises(CopyMisplaced):
             log.append_copy(copied(leader_log(first=start + 1)))

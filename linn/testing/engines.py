@@ -431,6 +431,22 @@ class EngineConformance(CopyTests):
             assert 0 < start <= end - 24
             assert messages_of(await read_through(log))[-12:] == messages
 
+    async def test_retention_keeps_all_from_an_offset_on(self, harness: EngineHarness) -> None:
+        async with harness.log() as log:
+            append_batches(log)
+            middle = log.bounds()[1]
+            messages = append_batches(log)
+            far_ms, end = harness.env.clock.now_ms() + 61_000, log.bounds()[1]
+            for bounds in ((60_000, None, None), (None, 0, None), (None, None, end), (60_000, 0, end)):
+                age_ms, bytes_max, before = bounds
+                start = await log.enforce_retention(
+                    far_ms, age_ms=age_ms, bytes_max=bytes_max, before=before, keep=middle
+                )
+                assert start <= middle
+                assert messages_of(await read_through(log))[-12:] == messages
+            start = await log.enforce_retention(far_ms, age_ms=60_000, bytes_max=None, before=None, keep=end)
+            assert start == end
+
     # --- the end -----------------------------------------------------------------------------------------------------
 
     async def test_a_closed_log_takes_no_work(self, harness: EngineHarness) -> None:

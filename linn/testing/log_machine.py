@@ -162,8 +162,17 @@ class PartitionLogMachine(RuleBasedStateMachine):
         assert start <= before
         self.start = start
 
-    def _retain(self, bytes_max: int | None = None, before: int | None = None) -> int:
-        start = self.run(lambda: self.log.enforce_retention(0, age_ms=None, bytes_max=bytes_max, before=before))
+    @rule(where=st.floats(0, 1), share=st.floats(0, 1.5))
+    def retain_what_is_not_committed(self, where: float, share: float) -> None:
+        ends = [self.start, *[batch.end for batch in self._kept()]]
+        keep = ends[int(where * (len(ends) - 1))]
+        start = self._retain(int(share * self.log.size_bytes()), self.end, keep)
+        assert start <= keep
+        self.start = start
+
+    def _retain(self, bytes_max: int | None = None, before: int | None = None, keep: int | None = None) -> int:
+        bounds = {"age_ms": None, "bytes_max": bytes_max, "before": before, "keep": keep}
+        start = self.run(lambda: self.log.enforce_retention(0, **bounds))
         assert start == self.start or start in [batch.end for batch in self._kept()]
         return start
 

@@ -27,13 +27,14 @@ _MEMORY_BYTES = 1 << 30
 
 
 class SimClock:
-    """trio's virtual time, and a wall clock derived from it that a test may set."""
+    """trio's virtual time, and a wall clock derived from it that a test may set, or let run fast or slow."""
 
     def __init__(self) -> None:
-        self._jumped_ms = 0
+        self._jumped_ms = 0.0
+        self._speed = 1.0
 
     def now_ms(self) -> int:
-        return _EPOCH_MS + int(trio.current_time() * 1000) + self._jumped_ms
+        return _EPOCH_MS + int(trio.current_time() * 1000 * self._speed + self._jumped_ms)
 
     def monotonic(self) -> float:
         return trio.current_time()
@@ -44,6 +45,11 @@ class SimClock:
     def jump(self, ms: int) -> None:
         """Set the wall clock forward, or backwards if `ms` is negative; `monotonic` does not notice."""
         self._jumped_ms += ms
+
+    def drift(self, speed: float) -> None:
+        """Let the wall clock run `speed` times as fast from now on, without a jump; `monotonic` does not notice."""
+        self._jumped_ms += trio.current_time() * 1000 * (self._speed - speed)
+        self._speed = speed
 
 
 class SimRng:
@@ -123,7 +129,9 @@ class SimEnv:
         self.programs = SimPrograms()
         self.threads = SimThreads()
         self._world = world if world is not None else SimNet(seed)
+        self._seed = seed
         self._boots = 1
+        self._disks = 1
         self._be_born(SimDisk(f"{seed}/{name}"))
 
     def _be_born(self, disk: SimDisk) -> None:
@@ -158,14 +166,19 @@ class SimEnv:
         for scope in self._scopes:
             scope.cancel()
 
-    def restart(self) -> SimEnv:
-        """The Env of the node's next process. Clock and randomness continue, planned faults are dropped."""
+    def restart(self, *, on_new_disk: bool = False) -> SimEnv:
+        """The Env of the node's next process. Clock and randomness continue, planned faults are dropped.
+
+        `on_new_disk`: the old one is lost, and the machine was off meanwhile.
+        """
         successor = SimEnv.__new__(SimEnv)
         successor.name, successor.clock, successor.rng = self.name, self.clock, self.rng
         successor.programs, successor.threads = self.programs, self.threads
-        successor._world = self._world
-        successor._boots = self._boots + (self.disk.death != WAS_KILLED)
-        successor._be_born(self.disk.restart())
+        successor._world, successor._seed = self._world, self._seed
+        successor._boots = self._boots + (on_new_disk or self.disk.death != WAS_KILLED)
+        successor._disks = self._disks + on_new_disk
+        disk = SimDisk(f"{self._seed}/{self.name}/{successor._disks}") if on_new_disk else self.disk.restart()
+        successor._be_born(disk)
         return successor
 
     async def run_until_death(self, process: Callable[[SimEnv], Awaitable[object]]) -> bool:

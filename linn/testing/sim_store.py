@@ -139,6 +139,8 @@ class SimStore:
         """Range of the time that a request takes to arrive, and an answer."""
         self.loss = 0.0
         """Probability that a request, or its answer, meets a lost connection."""
+        self.on_write: Callable[[SimWrite], None] | None = None
+        """Called after each write, before its writer has the answer: here a writer can be killed between two writes."""
         self._rng = random.Random(f"{seed}/store")
         self._alarm = Alarm(SimClock(), spawn, self._run_due)
         self._due: list[tuple[float, int, Callable[[], None]]] = []
@@ -388,6 +390,8 @@ class SimStore:
                 self._after(delay_s, watch.wake)
             else:
                 self._lose_watch(watch)
+        if self.on_write is not None:
+            self.on_write(self.history[-1])
         return self._revision
 
     # --- leases ------------------------------------------------------------------------------------------------------

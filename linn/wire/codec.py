@@ -130,12 +130,15 @@ _OF_PEERS = frozenset(
         "peerChallenge",
         "peerProof",
         "peerWelcome",
+        "peerPong",
         "openLane",
         "closeLane",
         "follow",
         "followed",
         "replicate",
         "replicated",
+        "joinTransaction",
+        "markTransaction",
     }
 )
 """Messages between brokers, which no client sends."""
@@ -177,7 +180,9 @@ def _words_of(message: Message) -> int:
         lists += [refused.records for placement in message.placements for refused in placement.refused]
         return 16 + sum([24 + len(records) // 2 for records in lists])
     if isinstance(message, messages.Publish):
-        return 16 + len(message.target) // 2
+        return 16 + len(message.target) // 2 + sum([2 + len(topic) // 2 for topic in message.topics])
+    if isinstance(message, messages.MarkTransaction):
+        return 32 + len(message.topic) // 8 + len(message.commits) + len(message.aborts)
     return 64
 
 
@@ -212,7 +217,7 @@ def encode(message: Message, correlation: int = 0, batches: int = 0) -> Buffer:
             message.phase,
             message.settled_before,
         )
-    if type(message) is messages.Publish and len(message.target) <= NAME_CHARACTERS_MAX:
+    if type(message) is messages.Publish and len(message.target) <= NAME_CHARACTERS_MAX and not message.topics:
         frame = bytearray(
             _encoded_publish(
                 message.target, message.to_exchange, message.acks, message.partition, message.mandatory, batches

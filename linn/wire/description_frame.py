@@ -27,24 +27,31 @@ class DescribedTopic(Protocol):
     @property
     def message_bytes_max(self) -> int: ...
     @property
+    def leader(self) -> int: ...
+    @property
+    def leader_epoch(self) -> int: ...
+    @property
     def partitions(self) -> Sequence[tuple[int, int]]:
         """(start offset, high watermark) of each partition."""
 
 
 def description_frame(
     broker: str,
-    address: str,
+    nodes: Sequence[tuple[int, str]],
     names: Sequence[str],
     find: Callable[[str], DescribedTopic | None],
     correlation: int,
 ) -> Steps[bytes]:
-    """Encode the frame of a `messages.Description`. Each topic is looked up with `find` when its turn comes."""
+    """Encode the frame of a `messages.Description`. Each topic is looked up with `find` when its turn comes.
+
+    `nodes`: (number, address) of each.
+    """
     frame = schema.load("protocol").Frame.new_message()
     frame.correlation = correlation
     description = frame.init("description")
     description.broker = broker
-    (node,) = description.init("nodes", 1)
-    node.id, node.address = 0, address
+    for node, (number, address) in zip(description.init("nodes", len(nodes)), nodes, strict=True):
+        node.id, node.address = number, address
     for target, name in zip(description.init("topics", len(names)), names, strict=True):
         target.name = name
         topic = find(name)
@@ -61,4 +68,5 @@ def _write_topic(target: Any, topic: DescribedTopic) -> Steps[None]:
     yield
     for info, (start, end) in zip(target.init("partitions", len(topic.partitions)), topic.partitions, strict=True):
         info.startOffset, info.highWatermark = start, end
+        info.leader, info.leaderEpoch = topic.leader, topic.leader_epoch
         yield

@@ -73,6 +73,8 @@ class Welcome(Message):
     producer_key: int = 0
     user: str = ""
     login: str = ""
+    cluster: str = ""
+    node: int = 0
 
 
 class Challenge(Message):
@@ -117,6 +119,7 @@ class Publish(Message):
     acks: int = Acks.LEADER
     partition: int = -1
     mandatory: bool = False
+    topics: list[str] = []
 
 
 class RefusedRecords(Message):
@@ -366,6 +369,7 @@ class PartitionInfo(Message):
     leader: int
     start_offset: int
     high_watermark: int
+    leader_epoch: int = 0
 
 
 class TopicInfo(Message):
@@ -418,6 +422,10 @@ class PeerWelcome(Message):
     bytes_max: int
 
 
+class PeerPong(Message):
+    clock_ms: int
+
+
 class ProducerKey(Message):
     producer_id: int
     producer_key: int
@@ -459,6 +467,7 @@ class LogCut(Message):
     log: int
     at: int
     is_restart: bool = False
+    producers: bytes = b""
 
 
 class Followed(Message):
@@ -480,7 +489,28 @@ class LogNews(Message):
     start: int
     watermark: int
     batches: int = 0
+    producers: bytes = b""
 
 
 class Replicated(Message):
     logs: list[LogNews]
+
+
+class JoinTransaction(Message):
+    branch: int
+    number: int
+    topic: str
+    topic_id_high: int
+    topic_id_low: int
+    user: str = ""
+    owner_epoch: int = -1
+
+
+class MarkTransaction(Message):
+    topic: str
+    topic_id_high: int
+    topic_id_low: int
+    producer_id: int
+    number: int
+    commits: list[int] = []
+    aborts: list[int] = []

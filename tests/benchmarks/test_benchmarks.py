@@ -96,7 +96,7 @@ def test_a_full_disk_is_one_clear_line(
     monkeypatch.setattr("benchmarks.servers.FREE_BYTES_MIN", 1 << 60)
     with pytest.raises(DiskTooFull):
         check_room(tmp_path)
-    assert benchmarks.main(["--only", "start", "--quick", "--folder", str(tmp_path)]) == benchmarks.FAILED
+    assert benchmarks.main(["start", "--quick", "--folder", str(tmp_path)]) == benchmarks.FAILED
     assert f"{tmp_path} has" in capsys.readouterr().err.splitlines()[-1]
 
 

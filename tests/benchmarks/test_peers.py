@@ -19,7 +19,7 @@ from benchmarks.peers.result import read
 from benchmarks.peers.rounds import TOOL_WORKS, TRIALS, Rounds, minutes, trials_of
 from benchmarks.peers.server_process import program
 from benchmarks.peers.stopwatch import Stopwatch
-from benchmarks.peers.systems import SYSTEMS, peer
+from benchmarks.peers.systems import ALONE, SYSTEMS, peer
 from benchmarks.peers.tool import Reading, ToolFailed, ToolRun, run_tool
 
 ROOT = Path(__file__).parents[2]
@@ -206,7 +206,7 @@ def test_times_of_one_at_a_time_are_from_one_confirmation_to_the_next(tmp_path: 
 
 
 def test_the_whole_run_is_estimated_at_less_than_25_minutes() -> None:
-    peers = [ListPeer(name) for name in SYSTEMS]
+    peers = [ListPeer(name) for name in ALONE]
     for each in peers:
         each.facts = Facts(each.facts.name, "", dict.fromkeys(("page cache", "fsync"), ""), each.facts.calls)
     assert len(trials_of("fsync")) < len(trials_of("page cache"))

@@ -175,7 +175,7 @@ async def test_a_topic_is_deleted_without_creating_its_missing_parts(env: SimEnv
     assert await client.administer("topic.delete", name="t") == {"warnings": []}
     made = [path for operation, path in env.disk.operations[first:] if operation in ("create", "make_dir")]
     assert [path for path in made if path.startswith(FOLDER)] == []
-    assert env.disk.list_dir(FOLDER) == ["__groups", "keep"]
+    assert env.disk.list_dir(FOLDER) == ["keep"]
 
 
 @simulated
@@ -203,7 +203,7 @@ async def test_a_failed_deletion_is_left_for_later_and_does_not_prevent_a_start(
         assert await names(client) == ["keep"]
         env.disk.remove_dir(stray)
         assert await client.administer("topic.delete", name="t") == {"warnings": []}
-        assert env.disk.list_dir(FOLDER) == ["__groups", "keep"]
+        assert env.disk.list_dir(FOLDER) == ["keep"]
         with pytest.raises(Refused, match=r"topic\.unknown"):
             await client.administer("topic.delete", name="t")
         await client.administer("topic.create", name="t", settings={"kind": "stream"})

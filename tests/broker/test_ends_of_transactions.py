@@ -39,7 +39,7 @@ async def test_requests_to_end_a_transaction_whose_decision_is_not_durable_yet_c
     sent = [await client.send(end) for end in ends]
     assert await code_of(client, sent[1]) == "transaction.invalid"
     assert await code_of(client, sent[2]) == ""
-    assert broker.transactions._is_committed(), "told again, and not durable"
+    assert broker.transactions.log.is_committed, "told again, and not durable"
     assert await code_of(client, sent[0]) == ""
     owner.number += 1
     await owner.publish("s", ["b"])
@@ -77,11 +77,11 @@ async def test_a_client_that_opens_its_name_again_may_ask_twice_and_does_not_fen
         assert await client.fetch("s") == ["a"]
     async with broker_on(env, TOPICS):
         client = await connected(env)
-        await client.call(owner.opening_again())  # The answer is lost.
+        lost = await client.call(owner.opening_again())
     async with broker_on(env, TOPICS):
         client = await connected(env)
         opened = await client.call(owner.opening_again())
-        assert opened.epoch == owner.epoch + 2
+        assert (opened.epoch, opened.number) == (lost.epoch, lost.number)
 
 
 @served(TOPICS)

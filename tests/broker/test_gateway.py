@@ -7,11 +7,11 @@ import math
 import pytest
 import trio
 import trio.testing
-from raw_client import records, served, values
+from raw_client import RawClient, records, served, values
 
 from linn.core.batch.batch import RecordBatch
 from linn.core.broker.broker import Broker
-from linn.core.errors.tree import OffsetOutOfRange, SubscriptionWrongKind, TopicUnknown
+from linn.core.errors.tree import OffsetOutOfRange, SubscriptionWrongKind, TopicReplaced, TopicUnknown
 from linn.core.gateway.requests import START_LATEST, FetchRequest, SubscribeRequest
 from linn.core.gateway.session import Session
 from linn.core.loop.waiting import WaitDeadline
@@ -105,6 +105,20 @@ async def test_a_fetch_that_finds_nothing_until_its_deadline_is_empty(broker: Br
     assert math.isclose(trio.current_time() - begun, 5)
     with pytest.raises(OffsetOutOfRange):
         await fetch(session_of(broker), 7, WaitDeadline(5))
+
+
+@served(TOPICS)
+async def test_no_member_joins_a_topic_that_was_made_again_since_its_log_of_groups_was_made(
+    broker: Broker, client: RawClient
+) -> None:
+    session, request = session_of(broker), SubscribeRequest("log", group="g")
+    await session.make_missing(request)
+    await client.administer("topic.delete", name="log")
+    await client.administer("topic.create", name="log", settings={"kind": "stream"})
+    with pytest.raises(TopicReplaced):
+        session.subscribe_nowait(request)
+    assert not broker.groups.groups
+    await session.subscribe(request)
 
 
 @served(TOPICS)

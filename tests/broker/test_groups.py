@@ -412,8 +412,9 @@ def test_commits_of_records_lost_with_power_skip_no_new_ones() -> None:
                 await client.publish("t", [f"old{number}"])
             one = await _member(env)
             await one.commit(0, 20)
-            for state in broker.groups.states:
-                await state.partition.log.sync()
+            positions = broker.topics["t"].positions
+            assert positions is not None
+            await positions.partition.log.sync()
             env.crash()
 
     async def scenario(env: SimEnv) -> None:

@@ -4,11 +4,9 @@ from __future__ import annotations
 
 import pytest
 import trio
-from crc32c import crc32c
 from raw_client import RawClient, Refused, broker_on, connected, served, simulated, values
 
 from linn.core.broker.broker import Broker
-from linn.core.groups.coordinator import GROUP_LOGS
 from linn.core.groups.event import decode_group_events
 from linn.core.log import state_log
 from linn.core.log.state_log import StateLog
@@ -61,7 +59,9 @@ async def ack(client: RawClient, subscription: int, ends: dict[int, int]) -> Non
 
 
 def state_of(broker: Broker) -> StateLog:
-    return broker.groups.states[crc32c(b"g") % GROUP_LOGS]
+    positions = broker.topics["t"].positions
+    assert positions is not None
+    return positions
 
 
 # --- at most once ----------------------------------------------------------------------------------------------------

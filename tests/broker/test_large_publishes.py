@@ -15,7 +15,7 @@ from linn.core.batch.steps import run_steps
 from linn.core.broker.broker import Broker
 from linn.core.errors.tree import TopicUnknown
 from linn.core.loop import long_work
-from linn.core.publish import publisher
+from linn.core.publish import publish_lane
 from linn.core.publish.request import PublishRequest
 from linn.core.routing import budget as publish_budget
 from linn.core.security.access import FullAccess
@@ -51,7 +51,7 @@ key = "c"
 
 @pytest.fixture(autouse=True)
 def _everything_takes_long(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(publisher, "INLINE_STEPS_MAX", 0)
+    monkeypatch.setattr(publish_lane, "INLINE_STEPS_MAX", 0)
     monkeypatch.setattr(long_work, "TURN_S", -1.0)  # A turn for others after each step.
 
 

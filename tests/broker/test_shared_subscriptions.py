@@ -350,7 +350,7 @@ async def test_the_longest_names_fit_into_the_names_of_folders(env: SimEnv) -> N
     assert len(state_topic(SHARED_MAX, longest)) <= 255
     assert is_state_topic(state_topic(SHARED_MAX, longest))
     assert is_state_topic("__s.t")
-    assert not is_state_topic("__groups")
+    assert not is_state_topic("__g.orders")
     async with broker_on(env, ALWAYS):
         client = await connected(env)
         await client.administer("topic.create", name=longest, settings={"kind": "stream"})

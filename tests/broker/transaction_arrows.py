@@ -30,7 +30,7 @@ from linn.client import Batch, Client, Message, Output
 from linn.core.batch.batch import CONTROL, TRANSACTIONAL, RecordBatch
 from linn.core.broker.broker import Broker
 from linn.core.errors.tree import DeliveryNotCurrent, GroupFenced, LinnError, TransactionAborted
-from linn.core.groups.event import OffsetCommitted, decode_group_events
+from linn.core.groups.event import OffsetPending, PendingEnded, decode_group_events
 from linn.core.queue.event import Decided, Returned, Settled, decode_events, single_events
 from linn.core.queue.event_run import Snapshot
 from linn.core.transactions.event import decode_transaction_events
@@ -46,8 +46,19 @@ REQUESTS = {
     m.EndTransaction: ("commit", "abort"),
 }
 """The arrows that each request of the protocol may be; a publish of transactional batches is one besides."""
-LOGGED = {"Named": "named", "Committed": "decided", "OffsetsApplied": "offsets applied", "NameForgotten": ""}
-"""The arrow that each kind of event in the transactions' log is."""
+LOGGED = {
+    "Named": "named",
+    "Branches": "branch noted",
+    "Committed": "decided",
+    "Aborted": "abort decided",
+    "NameForgotten": "",
+    "Started": "",
+    "Joined": "",
+    "Led": "",
+}
+"""The arrow that each kind of event in the transactions' log is; "": none. A broker alone writes no Joined and no Led:
+`tests/cluster/test_killed_in_transactions.py` is about those.
+"""
 TO_BROKER = ("publish", *(arrow for arrows in REQUESTS.values() for arrow in arrows))
 TO_CLIENT = tuple(f"answer to {arrow}" for arrow in TO_BROKER)
 IN_THE_LOGS = (
@@ -59,6 +70,7 @@ IN_THE_LOGS = (
     "held",
     "settled",
     "returned",
+    "position noted",
     "position",
 )
 """Records of the transactions' log, of the topics', of the queue's and of the groups'."""
@@ -67,7 +79,7 @@ RARE = tuple(arrow for arrow in ARROWS if not arrow.endswith(("publish", "commit
 """Arrows of which a run has a few at most."""
 SETTLING = {
     "orders": ("ack", "answer to ack", "held", "settled", "returned"),
-    "visits": ("offset", "answer to offset", "position", "offsets applied"),
+    "visits": ("offset", "answer to offset", "position noted", "position"),
 }
 """Arrows that come of what is settled, by topic."""
 TAKE_OVER = "another takes over the name"
@@ -167,34 +179,43 @@ class TransactionWorld(ArrowWorld):
 
     def look_at(self, broker: Broker) -> None:
         """Watch the logs of everything that transactions touch."""
-        coordinator: Any = broker.transactions
-        if coordinator.state is not None:
-            self.watch(coordinator.state, "append", decisions_logged)
+        log: Any = broker.transactions.log
+        if log.state is not None:
+            self.watch(log.state, "append", decisions_logged)
         else:
-            make = coordinator._make_log
+            make = log._make
 
             async def made() -> Any:
                 state = await make()
                 self.watch(state, "append", decisions_logged)
                 return state
 
-            coordinator._make_log = made
+            log._make = made
         for topic in TARGETS:
             for partition in broker.topics[topic].partitions.values():
                 self.watch(partition, "append", batch_logged)
         orders = broker.topics["orders"].queue
         assert orders is not None
         self.watch(orders.partition_queues[0].log.state, "append", holds_logged)
-        for state in broker.groups.states:
+        for topic in broker.topics.values():
+            if topic.positions is not None:
+                self.watch(topic.positions, "append", positions_logged)
+        adopt = broker.groups.adopt
+
+        async def adopted(topic: str, state: Any, ends: Any) -> Any:
             self.watch(state, "append", positions_logged)
+            return await adopt(topic, state, ends)
+
+        groups: Any = broker.groups
+        groups.adopt = adopted
 
     async def disturb(self) -> None:
         while self.compacts and not self.is_over:
             await trio.sleep(0.2)
-            coordinator: Any = self.running.transactions
-            if (state := coordinator.state) is not None:
+            log: Any = self.running.transactions.log
+            if (state := log.state) is not None:
                 with suppress(RuntimeError):  # The broker has ended, and the next one does not run yet.
-                    coordinator._spawn(partial(state.compact, coordinator._snapshot, force=True))
+                    log._spawn(partial(state.compact, log._snapshot, force=True))
 
     # --- messages ---
 
@@ -297,7 +318,7 @@ class TransactionWorld(ArrowWorld):
 
     async def _is_ended(self, client: RawClient) -> bool:
         shown = [await client.administer("transaction.list", state=state) for state in ("open", "ending")]
-        # What a start has found open is nobody's any more, and waits for room to be marked.
+        # What a start has found open and is decided waits for room to be marked.
         places = [place for topic in TARGETS for place in self.running.topics[topic].partitions.values()]
         is_marked = all(place.stable_offset == place.log.bounds()[1] for place in places)
         return is_marked and not any(some["transactions"] for some in shown)
@@ -480,7 +501,10 @@ def positions_logged(record: bytes) -> list[str]:
     """The arrows that a record of a groups' log is."""
     is_restart, entries = decode_group_events(record)
     events = [event for _, some in entries for event in some]
-    return ["position"] if not is_restart and any(isinstance(event, OffsetCommitted) for event in events) else []
+    if is_restart:
+        return []
+    names = {OffsetPending: "position noted", PendingEnded: "position"}
+    return list(dict.fromkeys(names[type(event)] for event in events if type(event) in names))
 
 
 async def stored_values(client: RawClient, topic: str, partition: int) -> list[tuple[int, str]]:

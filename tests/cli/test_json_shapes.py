@@ -1,8 +1,9 @@
 """`--json` prints what the page says: every command that has it, against a broker, key by key."""
 
 import json
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any
 
 import pytest
@@ -114,6 +115,19 @@ SCENE = [
     ("dump", "segment.log", "--json"),
     ("dump", "--records", "segment.log", "--json"),
 ]
+CLUSTER_SCENE = [
+    ("cluster", "drain", "2", "--wait", "10", "--json"),
+    ("cluster", "undrain", "2", "--json"),
+    ("cluster", "remove", "2", "--dry-run", "--json"),
+    ("topics", "create", "moving", "--json"),
+    ("cluster", "reassign", "moving", "2", "--json"),
+    ("cluster", "moves", "--json"),
+    ("cluster", "cancel", "moving", "--json"),
+    ("cluster", "balance", "--json"),
+    ("cluster", "elect", "moving", "--json"),
+    ("cluster", "upgrade", "--json"),
+]
+"""Commands that need a cluster."""
 
 
 @pytest.fixture(scope="module")
@@ -179,13 +193,25 @@ def test_every_command_prints_the_shape_that_the_page_has(
 
 def check_shapes(within, url: str, numbers: dict[str, str]) -> None:
     """Run the scene; `numbers` are those of a connection which may be closed, of a decided delivery, and the URL."""
-    for command in SCENE:
+    check_commands(within, url, SCENE, numbers)
+
+
+def check_commands(within, url: str, scene: Sequence[tuple[str, ...]], numbers: dict[str, str]) -> None:
+    for command in scene:
         done = within(*[numbers.get(word, word) for word in command], url=url)
         assert (done.stderr, done.returncode) == ("", 0), command
         path = path_of(command)
         for data in done.stdout.splitlines() if path in EACH_LINE else [done.stdout]:
             fits(SHAPES[path], json.loads(data), path)
-    assert {path_of(command) for command in SCENE} == set(SHAPES)
+    assert {path_of(command) for command in [*SCENE, *CLUSTER_SCENE]} == set(SHAPES)
+
+
+def test_every_command_of_a_cluster_prints_the_shape_that_the_page_has(within) -> None:
+    with (
+        TemporaryDirectory(prefix="linn-", dir="/tmp") as folder,
+        BrokerProcess(Path(folder), options=("--workers", "2")) as broker,
+    ):
+        check_commands(within, broker.url, CLUSTER_SCENE, {})
 
 
 def test_every_command_with_json_has_a_shape_on_the_page() -> None:

@@ -210,6 +210,20 @@ def test_a_record_that_was_not_published_is_not_reported_as_unroutable(linn, qui
     assert two.stdout == "published 2 messages to mail: 2 copies stored\n"
 
 
+@pytest.mark.parametrize("acks", ["leader", "all"])
+def test_a_publish_waits_for_one_broker_or_for_all(quick, stream: str, acks: str) -> None:
+    assert (
+        quick("publish", stream, "v", "--acks", acks).stdout
+        == f"published 1 message to {stream} (partition 0, offset 0)\n"
+    )
+
+
+def test_a_publish_waits_for_somebody(quick, stream: str) -> None:
+    refused = quick("publish", stream, "v", "--acks", "none")
+    assert refused.returncode == 2
+    assert "must be all or leader" in refused.stderr
+
+
 def test_a_topic_takes_every_mandatory_message(quick, stream: str) -> None:
     assert quick("publish", stream, "v", "--mandatory").returncode == 0
 

@@ -118,7 +118,7 @@ def test_first_segments_of_two_partitions_that_were_swapped_are_refused(killed: 
     assert "jobs/0" in refused(killed)
 
 
-@pytest.mark.parametrize("folder", ["trades/0", "__s.jobs/0", "__groups/0"])
+@pytest.mark.parametrize("folder", ["trades/0", "__s.jobs/0"])
 def test_a_missing_folder_is_logged(killed: BrokerProcess, folder: str) -> None:
     (place,) = killed.data_dir.glob(f"*/{folder}")
     shutil.rmtree(place)

@@ -2,8 +2,10 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Iterator
+from contextlib import contextmanager
 
 import pytest
+from brokers import several_brokers
 
 import linn.sync
 from linn.testing.broker_thread import BrokerThread
@@ -21,10 +23,10 @@ _numbers = itertools.count(1)
 
 
 @pytest.fixture(scope="module")
-def broker() -> Iterator[str]:
-    """The URL of a broker that all tests of a file share, in a thread of this process."""
-    with BrokerThread(CONFIG) as running:
-        yield running.url
+def broker(pytestconfig: pytest.Config) -> Iterator[str]:
+    """The URL of a broker that all tests of a file share, in a thread of this process; or of a cluster's brokers."""
+    with _running(pytestconfig) as url:
+        yield url
 
 
 @pytest.fixture
@@ -41,7 +43,17 @@ def name() -> str:
 
 
 @pytest.fixture(scope="module")
-def own_broker() -> Iterator[str]:
-    """The URL of a broker that only one file of tests uses."""
-    with BrokerThread(CONFIG) as running:
-        yield running.url
+def own_broker(pytestconfig: pytest.Config) -> Iterator[str]:
+    """The URL of a broker, or of a cluster's, that only one file of tests uses."""
+    with _running(pytestconfig) as url:
+        yield url
+
+
+@contextmanager
+def _running(config: pytest.Config) -> Iterator[str]:
+    if (kind := config.option.brokers) == "one":
+        with BrokerThread(CONFIG) as thread:
+            yield thread.url
+    else:
+        with several_brokers(kind, CONFIG) as several:
+            yield several.url

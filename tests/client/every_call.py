@@ -126,6 +126,7 @@ async def consume(consumer: Consumer) -> None:
 async def read(client: Client, topic: str) -> None:
     async with client.consumer(topic, group="g", start=datetime.now(UTC), prefetch=10) as member:
         assert_type(member.topics, tuple[str, ...])
+        assert_type((await client.admin.group("g"))["offsets"], list[GroupOffset])
     fetched = await client.fetch(topic, 0, 0, bytes_min=1, bytes_max=1 << 16, wait_s=0.0)
     assert_type(fetched, FetchedBatches)
     assert_type(fetched.batches, list[Batch])
@@ -242,7 +243,6 @@ async def main(url: str, topic: str) -> None:
         await read(client, topic)
         await transact(client, topic)
         await store(client, topic)
-        assert_type((await client.admin.group("g"))["offsets"], list[GroupOffset])
         assert_type(await client.admin.purge_topic(topic), int)
         await client.admin.delete_topic(topic)
 

@@ -102,9 +102,9 @@ class World:
     """A client that has no connection: what is published waits."""
 
     def __init__(self) -> None:
-        connector = Connector(BrokerUrl("127.0.0.1:1", None), ClientOptions(), SimEnv(1), None)  # type: ignore[arg-type]
+        connector = Connector([BrokerUrl("127.0.0.1:1", None)], ClientOptions(), SimEnv(1), None)  # type: ignore[arg-type]
         self.accumulator = Accumulator(
-            connector, "t", False, m.Acks.LEADER, 8, 60.0, lambda batch: lambda confirmation: None
+            connector, "t", False, m.Acks.LEADER, 8, 60.0, lambda batch: lambda confirmation: None, lambda: None
         )
         self.accumulator.bytes_max = 1_000_000
 

@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 import trio
 from agents import BUILDERS, AgentProcess, Commands, Missing
+from brokers import ThreeBrokers, several_brokers
 from programs import Programs
 from spoken import create_topic
 
@@ -70,7 +71,13 @@ def command() -> Commands:
 
 
 @pytest.fixture(scope="module")
-def broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[BrokerProcess]:
+def broker(
+    pytestconfig: pytest.Config, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[BrokerProcess | ThreeBrokers]:
+    if (kind := pytestconfig.option.brokers) != "one":
+        with several_brokers(kind, CONFIG) as several:
+            yield several
+        return
     folder = tmp_path_factory.mktemp("conformance")
     with BrokerProcess(folder, CONFIG, listen=["127.0.0.1:0", f"unix:{folder}/socket"]) as running:
         yield running

@@ -247,7 +247,7 @@ class Agent:
         assert self.client is not None
         records = [record_of(said) for said in command["records"]]
         outcomes: list[Receipt | LinnError] = []
-        exchange, acks = command.get("exchange"), command.get("acks", "leader")
+        exchange, acks = command.get("exchange"), command.get("acks", "all")
         options: Answer = {"acks": acks, "linger_ms": LINGER_MS, "codec": "zstd" if command.get("zstd") else None}
         async with self.client.producer(command.get("topic"), exchange=exchange, **options) as producer:
             async with trio.open_nursery() as nursery:

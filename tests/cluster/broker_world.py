@@ -12,8 +12,9 @@ import trio
 from cluster_world import until
 from raw_client import RawClient
 
+from linn.cli.commands.recover import damaged_logs
 from linn.core.broker.broker import Broker, running_broker
-from linn.core.config.config import load_config, plugin_settings
+from linn.core.config.config import Config, load_config, plugin_settings
 from linn.core.config.toml_source import TomlSource
 from linn.core.env.env import Env
 from linn.core.metadata.store import MetadataStore, MetadataStoreKind
@@ -53,14 +54,18 @@ class SimStorePlugin:
 class SimBroker:
     """One broker of a cluster, and the machine on which it runs."""
 
-    def __init__(self, world: BrokerWorld, number: int, toml: str, broker_toml: str, replicas: int) -> None:
+    def __init__(
+        self, world: BrokerWorld, number: int, toml: str, broker_toml: str, replicas: int, cluster_toml: str = ""
+    ) -> None:
         self.number = number
         self.replicas = replicas
+        self.secret = "0123456789abcdef" * 2
         self.toml = toml
         self.broker_toml = broker_toml
+        self.cluster_toml = cluster_toml
         self.env = SimEnv(world.seed, name=f"machine{number}", world=world.env.world)
         self.broker: Broker
-        self._world = world
+        self.world = world
         self._stop = trio.Event()
         self._ended = trio.Event()
 
@@ -73,10 +78,10 @@ class SimBroker:
         if self.env.is_dead:
             self.env = self.env.restart()
         self._stop, self._ended = trio.Event(), trio.Event()
-        await self._world.nursery.start(self._live)
+        await self.world.nursery.start(self._live)
 
-    async def _live(self, task_status: trio.TaskStatus[None]) -> None:
-        self.env.process.variables[SECRET] = "0123456789abcdef" * 2
+    def _configured(self) -> tuple[Config, PluginManager]:
+        self.env.process.variables[SECRET] = self.secret
         head = f"""
             [broker]
             data_dir = "data"
@@ -89,6 +94,7 @@ class SimBroker:
             listener = "peers"
             secret = {{ env = "{SECRET}" }}
             replicas = {self.replicas}
+            {self.cluster_toml}
             [listeners.native]
             address = "{self.address}"
             plaintext = true
@@ -99,8 +105,11 @@ class SimBroker:
             plaintext = true
         """
         source = TomlSource(dedent(head) + self.toml, "test.toml")
-        manager = PluginManager(plugin_settings(source), [*installed(), self._world.plugin])
-        config = load_config(source, manager)
+        manager = PluginManager(plugin_settings(source), [*installed(), self.world.plugin])
+        return load_config(source, manager), manager
+
+    async def _live(self, task_status: trio.TaskStatus[None]) -> None:
+        config, manager = self._configured()
 
         async def process(env: SimEnv) -> None:
             async with running_broker(config, env, manager) as self.broker:
@@ -117,9 +126,18 @@ class SimBroker:
         self._stop.set()
         await self._ended.wait()
 
+    async def lose_power(self) -> None:
+        """Lose power. Once it is back, cut off the ends of logs that a start would refuse, as an operator has to."""
+        if self.env.is_dead:
+            self.env = self.env.restart()  # It was off already: what was not synced is lost all the same.
+        self.env.crash()
+        await self.ended()
+        self.env = self.env.restart()
+        await damaged_logs(*self._configured(), self.env, cut=True)
+
     def replace_disk(self) -> None:
         """Give the machine, which is off, an empty disk."""
-        self.env = SimEnv(self._world.seed, name=self.env.name, world=self.env.world)
+        self.env = self.env.restart(on_new_disk=True)
 
     async def ended(self) -> None:
         await self._ended.wait()
@@ -130,7 +148,7 @@ class SimBroker:
 
     async def client(self) -> RawClient:
         """A client of this broker, on a machine of its own."""
-        client = RawClient(await self._world.env.net.connect(self.address))
+        client = RawClient(await self.world.env.net.connect(self.address))
         await client.greet()
         return client
 
@@ -147,12 +165,12 @@ class BrokerWorld:
         self._count = 0
 
     async def brokers(
-        self, count: int = 3, toml: str = "", broker_toml: str = "", *, replicas: int = 1
+        self, count: int = 3, toml: str = "", broker_toml: str = "", *, replicas: int = 1, cluster_toml: str = ""
     ) -> list[SimBroker]:
-        """Start further brokers, all with the same tables; topics have this many replicas. `broker_toml`: more lines of
-        [broker]."""
+        """Start further brokers, all with the same tables; topics have this many replicas. `broker_toml` and
+        `cluster_toml`: more lines of these tables."""
         numbers = range(self._count + 1, self._count + count + 1)
-        found = [SimBroker(self, number, toml, broker_toml, replicas) for number in numbers]
+        found = [SimBroker(self, number, toml, broker_toml, replicas, cluster_toml) for number in numbers]
         self._count += count
         for broker in found:
             await broker.start()

@@ -33,6 +33,7 @@ def settings_of(number: int) -> ClusterSettings:
         session_timeout_s=TIMEOUT_S,
         replicas=1,
         min_in_sync=None,
+        catch_up_bytes=50_000_000,
     )
 
 

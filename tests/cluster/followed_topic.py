@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from itertools import count
 from uuid import UUID
@@ -107,13 +107,21 @@ class LedTopic:
         for seat in self.seats:
             seat.woken.unpark_all()
 
-    def follow(self, node: int, session: str, topic_id: UUID, epoch: int, logs: Mapping[int, LogTable]) -> LedSeat:
+    def follow(
+        self,
+        node: int,
+        session: str,
+        topic_id: UUID,
+        epoch: int,
+        logs: Mapping[int, LogTable],
+        silent_s: Callable[[], float],
+    ) -> LedSeat:
         """See `FollowedLogs.follow`."""
         if topic_id != TOPIC:
             raise TopicUnknown(f"there is no topic {topic_id}")
         if self._replica.leader is None:
             raise NotLeader("another broker leads", leader=1, epoch=self._replica.epoch)
-        matches = self.leader.followed(node, epoch, session, logs, self._clock.monotonic())
+        matches = self.leader.followed(node, epoch, session, logs, silent_s, self._clock.monotonic())
         self.followed_by.append((node, session))
         seat = LedSeat(self, self.leader, node, session, matches)
         self.seats.append(seat)
@@ -155,11 +163,11 @@ class LedSeat:
     def _numbers(self, number: int) -> tuple[int, int]:
         return self._topic.partitions[number].log.bounds()[0], self._leader.watermarks()[number]
 
-    async def take(self, bytes_max: int) -> Sequence[LogNews]:
+    async def take(self, bytes_max: int) -> Sequence[LogNews[RecordBatch]]:
         """See `FollowerSeat.take`."""
         self.taken += 1
         await trio.lowlevel.checkpoint()  # As an engine that reads a file.
-        news, room = list[LogNews](), NEWS_BATCHES_MAX
+        news, room = list[LogNews[RecordBatch]](), NEWS_BATCHES_MAX
         for number in self._sent:
             if self._has_news(number) and bytes_max > 0:
                 batches = list(await self._topic.partitions[number].log.read(self._sent[number], bytes_max))[:room]
@@ -211,7 +219,7 @@ class FollowingTopic:
                 await self.partitions[number].restart_at(match.at)
             self.replica.cut(number)
 
-    async def replicate(self, lane: FollowLane, bytes_max: int = BYTES_MAX) -> Sequence[LogNews]:
+    async def replicate(self, lane: FollowLane, bytes_max: int = BYTES_MAX) -> Sequence[LogNews[RecordBatch]]:
         """Acknowledge, and store the answer."""
         assert self.replica.follower is not None
         durable = {number: partition.durable.offset for number, partition in self.partitions.items()}

@@ -39,8 +39,13 @@ class Member:
     secret: bytes = SECRET
     places: dict[int, PeerPlace] = field(default_factory=dict)
 
+    clocks: dict[int, float] = field(default_factory=dict)
+
     def place_of(self, node: int) -> PeerPlace | None:
         return self.places.get(node)
+
+    def note_clock(self, node: int, ahead_s: float) -> None:
+        self.clocks[node] = ahead_s
 
 
 class PeerBroker:

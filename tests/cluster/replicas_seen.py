@@ -14,7 +14,7 @@ READ_ALL = 1 << 40
 
 def replica_at(broker: SimBroker, name: str) -> TopicReplica | None:
     """A broker's replica of a topic."""
-    topic, replication = broker.broker.topics.get(name), broker.broker.administration.followed_logs
+    topic, replication = broker.broker.topics.get(name), broker.broker.administration.replication
     assert isinstance(replication, Replication)
     return replication.replicas.get(topic.id) if topic is not None else None
 

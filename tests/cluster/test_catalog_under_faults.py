@@ -7,8 +7,6 @@ confirmed record is where it was stored, and each change was made if its client 
 from __future__ import annotations
 
 import random
-from collections.abc import Callable
-from functools import partial
 
 import pytest
 import trio
@@ -16,6 +14,7 @@ from broker_world import BrokerWorld, SimBroker, broker_world
 from cluster_world import until
 from raw_client import RawClient, Refused
 from simulated_time import simulated
+from trouble import OF_PROCESSES, OF_STORE, Trouble
 
 from linn.core.errors.tree import ConnectFailed, ConnectionLost
 from linn.testing.sim_env import SimEnv
@@ -81,44 +80,6 @@ class Changes:
             self.confirmed.setdefault(str(topic.id), []).append(str(number))
 
 
-def do_nothing() -> None:
-    """Mend nothing."""
-
-
-async def trouble(world: BrokerWorld, brokers: list[SimBroker], rng: random.Random) -> None:
-    """Faults at random times, each mended after a while."""
-    for _ in range(FAULTS):
-        await trio.sleep(rng.uniform(0, 4))
-        broker = rng.choice(brokers)
-        node = broker.env.name
-        mend: Callable[[], None] = do_nothing
-        match rng.randrange(8):
-            case 0:
-                world.store.stop()
-                mend = world.store.start
-            case 1:
-                world.store.cut(node, requests=rng.random() < 0.5, answers=True)
-                mend = partial(world.store.heal, node)
-            case 2:
-                world.store.end_all_leases()
-            case 3:
-                world.store.lose_watches()
-            case 4:
-                world.store.slow_watches(node, (0.0, 5.0))
-                mend = partial(world.store.slow_watches, node, (0.0, 0.01))
-            case 5:
-                world.store.end_leases(node)
-            case 6:
-                broker.env.kill()
-                await broker.ended()
-            case 7:
-                await broker.stop()
-        await trio.sleep(rng.uniform(0, 8))
-        mend()
-        if broker.has_ended:
-            await broker.start()
-
-
 def catalog_of(broker: SimBroker) -> dict[str, object]:
     """Settings and bindings by key, as one broker has them."""
     found: dict[str, object] = {}
@@ -140,7 +101,8 @@ async def test_all_brokers_have_the_catalog_of_the_store_after_faults(env: SimEn
         async with trio.open_nursery() as nursery:
             for _ in range(CLIENTS):
                 nursery.start_soon(changes.run)
-            await trouble(world, brokers, rng)
+            trouble = Trouble(world, brokers, rng, pause_s=4, hold_s=8)
+            await trouble.run((*OF_STORE, *OF_PROCESSES), FAULTS)
         await until(lambda: is_settled(world, brokers), QUIET_S)
         assert changes.told
         for id, values in changes.confirmed.items():

@@ -9,7 +9,7 @@ import pytest
 
 from linn.cli.commands.cluster import _print
 from linn.cli.render.console import console
-from linn.descriptions import ClusterDescription, NodeState
+from linn.descriptions import ClusterDescription, NodeState, TopicTrouble
 
 SECOND_MS = 1_000
 GIVEN_UP_MS = 1_764_274_500 * SECOND_MS
@@ -34,6 +34,11 @@ STATUS: ClusterDescription = {
             "addresses": {"native": "[2001:db8:85a3:8d3:1319:8a2e:370:7348]:15466"},
             "lost": "none",
             "is_draining": number == 1,
+            "leads": 1_200 * number,
+            "holds": 3_400,
+            "out_of_sync": number - 1,
+            "levels": [1, number],
+            "clock_ahead_s": None if number == 1 else 12.34,
             "ends": [{"session": "s", "at_ms": GIVEN_UP_MS, "reason": reason}],
         }
         for number, state, reason in STATES
@@ -45,6 +50,21 @@ STATUS: ClusterDescription = {
     "revision": 5678,
     "view_age_s": 0.0,
     "problem": None,
+    "level": 1,
+    "session_timeout_s": 6.0,
+    "failing": 0,
+    "topics": {
+        "topics": 3_400,
+        "leaderless": 0,
+        "below_minimum": 0,
+        "unfit": 0,
+        "out_of_sync": 0,
+        "too_few_replicas": 0,
+        "moving": 0,
+        "away": 0,
+    },
+    "troubled": [],
+    "troubled_more": 0,
 }
 
 
@@ -80,3 +100,38 @@ def test_it_says_when_what_it_knows_is_old(capsys: pytest.CaptureFixture[str]) -
     assert "Cluster prod, as node 1 knows it, which is 61 s old: it is down." in text
     assert "It has no controller now." in text
     assert "Node 1 has no session, or one that may have ended." in text
+
+
+def test_it_says_that_all_topics_are_well(capsys: pytest.CaptureFixture[str], columns: int) -> None:
+    text = shown(capsys)
+    assert text.splitlines()[-1] == "3,400 topics, all led and in sync."
+    assert "1,200" in text
+    assert ("1 to 3" in text) == ("+12.3 s" in text) == (columns == 200)
+
+
+def test_it_says_that_a_disk_is_full(capsys: pytest.CaptureFixture[str]) -> None:
+    assert "The disk of node 1 takes no records of 2 topics: make room." in shown(capsys, failing=2)
+    assert "disk" not in shown(capsys)
+
+
+def test_it_counts_topics_in_trouble_and_lists_the_worst(capsys: pytest.CaptureFixture[str], columns: int) -> None:
+    troubled: TopicTrouble = {
+        "topic": "orders",
+        "troubles": ["leaderless", "below minimum", "unfit", "too few replicas"],
+        "leader": 0,
+        "epoch": 7,
+        "nodes": [1, 2],
+        "in_sync": [],
+        "unfit": [2],
+        "replicas": 3,
+        "min_in_sync": 2,
+    }
+    topics = {**STATUS["topics"], "leaderless": 1, "below_minimum": 1, "unfit": 12, "too_few_replicas": 1, "away": 2}
+    text = shown(capsys, topics=topics, troubled=[troubled], troubled_more=11)
+    assert (
+        "3,400 topics: 1 without a leader, 1 below min_in_sync, 12 with an unfit replica, 1 with too few replicas, "
+        "2 away from their preferred leader." in text
+    )
+    assert "orders" in text
+    assert ("leaderless, below minimum, unfit: 2, 2 of 3 replicas" in text) == (columns == 200)
+    assert text.splitlines()[-1] == "11 more are in trouble: linn cluster status --topics lists them."

@@ -172,20 +172,3 @@ async def test_a_publish_to_an_exchange_goes_on_to_the_broker_that_leads_the_top
         await to_news(await third.client(), "5")
         await to_news(await leader.client(), "6")
         assert await (await leader.client()).fetch("t") == [f"{number}" for number in range(7)]
-
-
-@simulated
-async def test_a_publish_to_topics_of_several_brokers_is_refused_as_a_whole(env: SimEnv) -> None:
-    async with broker_world(env) as world:
-        brokers, leader, other = await apart(world)
-        await (await other.client()).administer("topic.create", name="u", settings={"kind": "both"})
-        (second,) = (await until_led(brokers, "u")).values()
-        assert second is not leader
-        await bound(other, "t", "u")
-        for broker in brokers:
-            await until(lambda broker=broker: broker.broker.topics["u"].live_bindings)  # type: ignore[misc]
-            with pytest.raises(Refused) as refusal:
-                await to_news(await broker.client(), "x")
-            assert refusal.value.code == "partition.not_leader"
-        assert await (await leader.client()).fetch("t") == []
-        assert await (await second.client()).fetch("u") == []

@@ -9,8 +9,8 @@ import pytest
 import trio
 from peer_world import ANN, PeerBroker, members, peer_broker, peer_world, until
 
-from linn.cluster.channel import SILENCE_S
-from linn.cluster.links import DIAL_S
+from linn.cluster.channel import PING_S, SILENCE_S, Channel
+from linn.cluster.links import DIAL_S, FRAME_BYTES_MAX
 from linn.core.cluster.peers import PeerPlace
 from linn.core.errors.auth import Forbidden
 from linn.core.errors.peers import PeerRefused, PeerUnknown, PeerUnreachable
@@ -18,6 +18,8 @@ from linn.core.errors.tree import BrokerStopping, LinnError, RequestUnknown, Top
 from linn.core.security.sasl.scram import make_verifier
 from linn.testing.deterministic import run_simulation
 from linn.testing.sim_env import SimEnv
+from linn.wire import messages as m
+from linn.wire.connection import frames_of
 
 CREATE, SHOW, LIST = "topic.create", "topic.show", "topic.list"
 
@@ -344,3 +346,30 @@ def test_what_a_caller_is_told_is_true_whatever_happens_to_the_link(seed: int) -
             assert told["done"] > 5
 
     simulate(scenario, seed)
+
+
+@pytest.mark.parametrize("waiting", [0, 6])
+def test_silence_is_told_also_while_nothing_is_read(waiting: int) -> None:
+    """With much output waiting, a side that serves reads nothing: then the other one is there if it takes output."""
+
+    async def scenario(env: SimEnv) -> None:
+        listener = await env.net.listen("10.0.0.1:5467")
+        other = SimEnv(1, name="other", world=env.world)
+        async with trio.open_nursery() as nursery:
+            dialer = Channel(await other.net.connect("10.0.0.1:5467"), other.clock, is_dialer=True)
+            served = Channel(await listener.accept(), env.clock, is_dialer=False)
+            dialer.allow_frames(FRAME_BYTES_MAX)
+            for channel in (dialer, served):
+                nursery.start_soon(channel.run, lambda _: None, lambda: None)
+            await trio.sleep(10)
+            assert served.silent_s() == 0
+            env.world.cut(env.name, "other")
+            served.put(frames_of(m.Goodbye("x" * (1 << 20))) * waiting)
+            await trio.sleep(3 * PING_S)
+            assert PING_S <= served.silent_s() <= 3 * PING_S
+            env.world.heal(env.name, "other")
+            await trio.sleep(2 * PING_S)
+            assert served.silent_s() == 0
+            nursery.cancel_scope.cancel()
+
+    simulate(scenario)

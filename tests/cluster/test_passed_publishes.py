@@ -131,12 +131,13 @@ async def test_later_batches_of_a_producer_do_not_overtake_one_that_is_refused(e
         assert await (await led["t"].client()).fetch("t") == [f"{number}" for number in range(11)]
 
 
+@pytest.mark.parametrize("seed", range(3))
 @pytest.mark.parametrize("is_scattered", [False, True])
 @simulated
 async def test_batches_that_were_lost_with_the_link_are_sent_again_in_order_and_stored_once(
-    env: SimEnv, is_scattered: bool
+    env: SimEnv, is_scattered: bool, seed: int
 ) -> None:
-    async with broker_world(env) as world:
+    async with broker_world(env, seed) as world:
         brokers, led = await apart(world)
         other = door(brokers, led["t"])
         client = await other.client()
@@ -147,11 +148,13 @@ async def test_batches_that_were_lost_with_the_link_are_sent_again_in_order_and_
         await trio.sleep(1)
         world.env.world.sever(*machines)
         codes = [await client.code_of(ticket) for ticket in tickets]
-        assert codes == ["peer.unreachable"] * 5, "numbers allow to send them again"
+        # Some bytes of a severed connection arrive, so that the first answers may have come.
+        assert codes == sorted(codes), "in order"
+        assert {*codes} <= {"", "peer.unreachable"}, "numbers allow to send them again"
         late = await client.send(*numbered(client, 6, is_scattered=is_scattered))
         world.env.world.heal(*machines)
         code = await client.code_of(late)
-        assert code in ("producer.out_of_order", "peer.unreachable") if is_scattered else True
+        assert code in ("producer.out_of_order", "peer.unreachable") if is_scattered and codes[-1] else True
         for sequence in range(1, 8):
             await client.call(*numbered(client, sequence, is_scattered=is_scattered))
         assert await (await led["t"].client()).fetch("t") == [f"{number}" for number in range(8)]

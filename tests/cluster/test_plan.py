@@ -8,7 +8,7 @@ import msgspec
 import pytest
 
 from linn.core.cluster.entries import ClusterState, Loss, NodeEntry, PartEntry, SessionEnd, SessionEntry
-from linn.core.cluster.plan import PartPolicy, Write, plan
+from linn.core.cluster.plan import PartPolicy, Write, departure, plan, retreat
 
 KEY = "parts/t/0"
 PART = PartEntry(leader=1, session="s1", epoch=5, isr=(1, 2, 3), replicas=(1, 2, 3))
@@ -94,6 +94,90 @@ def test_a_leader_outside_of_the_in_sync_set_is_replaced() -> None:
 def test_a_partition_that_was_never_led_gets_a_leader() -> None:
     part = changed(leader=0, session="", epoch=0)
     assert part_after(state_of(part)) == changed(epoch=1)
+
+
+# --- departures ------------------------------------------------------------------------------------------------------
+
+
+def departed(state: ClusterState, node: int, policy: PartPolicy = TWO) -> PartEntry:
+    """The partition after a node has prepared its stop."""
+    found = departure(state, node, {KEY}, lambda _: policy)
+    after: PartEntry = found[0].changes[KEY] if found else state.parts[KEY]
+    return after
+
+
+def test_a_leader_that_stops_names_the_next_replica_and_leaves() -> None:
+    assert departed(state_of(), 1) == changed(leader=2, session="s2", epoch=6, isr=(2, 3))
+    assert departed(state_of(draining=(2,)), 1).leader == 3
+
+
+def test_a_follower_that_stops_leaves_and_the_epoch_stays() -> None:
+    assert departed(state_of(), 3) == changed(isr=(1, 2))
+
+
+def test_a_node_that_stops_stays_in_sync_where_the_least_number_needs_it() -> None:
+    assert departed(state_of(), 1, PartPolicy(min_in_sync=3)) == changed(leader=2, session="s2", epoch=6)
+    assert departed(state_of(), 3, PartPolicy(min_in_sync=3)) == PART
+
+
+def test_a_leader_stays_if_no_other_member_can_lead() -> None:
+    assert departed(state_of(alive=(1,)), 1) == PART
+    assert departed(state_of(lost={2: "all", 3: "tail"}), 1) == PART
+    assert departed(state_of(changed(isr=(1,))), 1) == changed(isr=(1,))
+
+
+def test_a_departure_concerns_the_given_partitions_with_the_node_in_sync() -> None:
+    assert departure(state_of(), 1, set(), lambda _: TWO) == []
+    assert departure(state_of(), 1, {"parts/unknown/0"}, lambda _: TWO) == []
+    assert departed(state_of(changed(isr=(1, 2))), 3) == changed(isr=(1, 2))
+
+
+def test_a_departure_depends_on_the_partition_and_the_next_leaders_session() -> None:
+    [write] = departure(state_of(), 1, {KEY}, lambda _: TWO)
+    assert write.conditions == {KEY: 30, "sessions/2": 22}
+
+
+# --- full disks and damaged logs -------------------------------------------------------------------------------------
+
+
+def retreated(state: ClusterState, node: int, *, is_damaged: bool) -> PartEntry:
+    """The partition after a node has said that it can't go on."""
+    found = retreat(state, node, KEY, TWO, is_damaged=is_damaged)
+    after: PartEntry = found[0].changes[KEY] if found else state.parts[KEY]
+    return after
+
+
+def test_a_leader_with_a_full_disk_names_another_and_stays_in_sync() -> None:
+    assert retreated(state_of(), 1, is_damaged=False) == changed(leader=2, session="s2", epoch=6, unfit=(1,))
+
+
+def test_a_leader_with_a_damaged_log_names_another_and_leaves_also_below_the_least_number() -> None:
+    after = retreated(state_of(changed(isr=(1, 3))), 1, is_damaged=True)
+    assert after == changed(leader=3, session="s3", epoch=6, isr=(3,), unfit=(1,))
+
+
+def test_a_follower_with_a_damaged_log_leaves_and_the_epoch_stays() -> None:
+    assert retreated(state_of(), 3, is_damaged=True) == changed(isr=(1, 2), unfit=(3,))
+    outside = changed(isr=(1, 2))
+    assert retreated(state_of(outside), 3, is_damaged=True) == changed(isr=(1, 2), unfit=(3,))
+    marked = changed(isr=(1, 2), unfit=(3,))
+    assert retreated(state_of(marked), 3, is_damaged=True) == marked
+
+
+@pytest.mark.parametrize("is_damaged", [False, True])
+def test_a_leader_goes_on_if_no_other_member_is_fit(is_damaged: bool) -> None:
+    for state in (state_of(changed(unfit=(2, 3))), state_of(changed(isr=(1,))), state_of(alive=(1,))):
+        assert retreated(state, 1, is_damaged=is_damaged) == state.parts[KEY]
+
+
+def test_unfit_members_are_elected_last() -> None:
+    assert part_after(state_of(changed(unfit=(2,)), alive=(2, 3))).leader == 3
+    assert part_after(state_of(changed(unfit=(2,)), alive=(2,))).leader == 2
+
+
+def test_a_member_that_leaves_the_set_is_unfit_no_more_and_a_damaged_one_outside_still_is() -> None:
+    assert part_after(state_of(changed(unfit=(1,)), alive=(2, 3))).unfit == ()
+    assert part_after(state_of(changed(isr=(1, 2), unfit=(3,)), alive=(2, 3))).unfit == (3,)
 
 
 # --- losses ----------------------------------------------------------------------------------------------------------

@@ -257,7 +257,8 @@ async def test_a_verb_for_a_leader_that_is_gone_says_so(env: SimEnv) -> None:
         brokers[1].env.kill()
         with pytest.raises(Refused) as refusal:
             await client.administer("topic.purge", name=there)
-        assert refusal.value.code == "peer.unreachable"
+        # The link may be known to be lost before the request is sent, or not.
+        assert refusal.value.code in ("peer.unknown", "peer.unreachable")
         await until(lambda: 2 not in brokers[0].broker.cluster.view.state.sessions)
         with pytest.raises(Refused, match="has no leader: node 2 is down") as refusal:
             await client.administer("topic.purge", name=there)

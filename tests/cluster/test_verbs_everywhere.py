@@ -124,3 +124,18 @@ def test_decided_deliveries_of_all_brokers_are_as_many_as_one_tells() -> None:
     assert len(merged["deliveries"]) == merging.DELIVERIES_MAX
     assert {item["topic"] for item in merged["deliveries"]} == {"a"}
     assert merged["more"] == 650
+
+
+@simulated
+async def test_groups_of_an_audit_trail_go_on_where_they_were_after_a_restart(env: SimEnv) -> None:
+    async with broker_world(env) as world:
+        (broker,) = await world.brokers(1, toml=ROOT)
+        client = await broker.client()
+        await client.administer("topic.create", name="a", settings={"kind": "stream"})
+        found = len(await client.taken("__audit", "auditors"))
+        assert found
+        await broker.stop()
+        await broker.start()
+        client = await broker.client()
+        (position,) = (await client.administer("group.show", group="auditors"))["offsets"]
+        assert position["offset"] == found

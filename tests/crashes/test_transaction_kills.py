@@ -111,6 +111,49 @@ async def test_each_input_has_one_output_whoever_is_killed(
     assert b"Traceback" not in (tmp_path / "programs.log").read_bytes()
 
 
+async def test_a_transaction_goes_on_over_kills_of_the_broker(tmp_path: Path) -> None:
+    def restart() -> None:
+        broker.kill()
+        broker.start()
+
+    with BrokerProcess(tmp_path, CONFIG) as broker:
+        async with linn.connect(broker.url) as client:
+            expected = list[bytes]()
+            for number in range(4):
+                async with client.transaction("tx") as tx:
+                    for part in range(2):
+                        expected.append(b"%d-%d" % (number, part))
+                        await tx.publish("log", expected[-1])
+                        if number != part:
+                            await trio.to_thread.run_sync(restart)
+            assert sorted(await stored(client, "log")) == expected
+        assert "Traceback" not in broker.log_text()
+        assert broker.stop() == 0
+
+
+async def test_a_shared_transaction_goes_on_over_kills_of_the_broker(tmp_path: Path) -> None:
+    def restart() -> None:
+        broker.kill()
+        broker.start()
+
+    with BrokerProcess(tmp_path, CONFIG) as broker:
+        ids, values = list[int](), [b"%d" % number for number in range(3)]
+        for value in values:
+            async with linn.connect(broker.url) as client:
+                shared = client.shared_transactions("job", run=7)
+                ticket = await shared.join()
+                async with shared.producer(ticket, "log") as other:
+                    await other.publish(b"an attempt that does not count")
+                async with shared.producer(ticket, "log") as producer:
+                    await producer.publish(value)
+                ids.append(producer.id)
+            await trio.to_thread.run_sync(restart)
+        async with linn.connect(broker.url) as client:
+            await client.shared_transactions("job", run=7).commit(ticket, ids, sequence=1)
+            assert sorted(await stored(client, "log")) == values
+        assert broker.stop() == 0
+
+
 async def until(condition: Callable[[], Awaitable[bool]]) -> None:
     with trio.fail_after(DONE_S_MAX):
         while not await condition():

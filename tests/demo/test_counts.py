@@ -5,6 +5,7 @@ import pytest
 from linn.cli.demo import flights
 from linn.cli.demo.flights import CANCELLED, FLIGHTS, FlightsMissing, Row, archive_path, flight_of, rows
 from linn.cli.demo.progress import Ledger, Progress
+from linn.cli.demo.replicating import ReplicatedOutcome, counts_of_replicated
 from linn.cli.demo.run import verdict
 from linn.cli.demo.story import Outcome, counts_of
 from linn.cli.demo.stream_reading import Reading
@@ -164,3 +165,69 @@ def test_a_flight_before_its_carriers_last_or_elsewhere_is_out_of_order() -> Non
     for partition, number in [(0, 1), (0, 2), (0, 2), (1, 3)]:
         reading._enter(partition, flight_of(number, EARLY))
     assert reading.out_of_order == 2
+
+
+def replicated_run() -> tuple[ReplicatedOutcome, Ledger]:
+    outcome, ledger = ReplicatedOutcome(published=3, records=3, in_sync=3), Ledger()
+    outcome.killed.update({1: 1, 2: 1, 3: 1})
+    for number, row in enumerate([LATE, EARLY, GONE]):
+        outcome.file.add_row(number, row)
+        outcome.reading.tally.add_event(flight_of(number, row))
+        ledger.received("a", [number], 1, 1.0)
+    ledger.acked("a", [0, 1], 2.0)  # The ack of the third was lost with its broker.
+    return outcome, ledger
+
+
+def wrong_of_replicated(outcome: ReplicatedOutcome, ledger: Ledger) -> list[str]:
+    return [count.what for count in counts_of_replicated(outcome, ledger, 3) if not count.right]
+
+
+def test_a_run_with_three_brokers_is_right_though_an_ack_has_no_answer() -> None:
+    assert wrong_of_replicated(*replicated_run()) == []
+
+
+def one_broker_lives(outcome: ReplicatedOutcome, ledger: Ledger) -> None:
+    del outcome.killed[2]
+
+
+def one_stored_twice(outcome: ReplicatedOutcome, ledger: Ledger) -> None:
+    outcome.records += 1
+
+
+def one_replaced_by_another(outcome: ReplicatedOutcome, ledger: Ledger) -> None:
+    outcome.reading.tally.departed_by_carrier["UA"] -= 1
+    outcome.reading.tally.departed_by_carrier["AA"] += 1
+
+
+def one_not_delivered(outcome: ReplicatedOutcome, ledger: Ledger) -> None:
+    del ledger.last_delivered_at[2]
+
+
+def one_delivered_after_its_ack(outcome: ReplicatedOutcome, ledger: Ledger) -> None:
+    ledger.received("b", [1], 2, 3.0)
+
+
+def one_unsettled(outcome: ReplicatedOutcome, ledger: Ledger) -> None:
+    outcome.unsettled = 1
+
+
+def one_not_in_sync(outcome: ReplicatedOutcome, ledger: Ledger) -> None:
+    outcome.in_sync = 2
+
+
+@pytest.mark.parametrize(
+    "slip",
+    [
+        one_broker_lives,
+        one_stored_twice,
+        one_replaced_by_another,
+        one_not_delivered,
+        one_delivered_after_its_ack,
+        one_unsettled,
+        one_not_in_sync,
+    ],
+)
+def test_being_off_by_one_with_three_brokers_shows(slip) -> None:
+    outcome, ledger = replicated_run()
+    slip(outcome, ledger)
+    assert len(wrong_of_replicated(outcome, ledger)) == 1

@@ -34,7 +34,16 @@ def test_a_short_run_is_right_and_leaves_nothing(tmp_path: Path) -> None:
     assert counts["Spark: driver killed, started again and done"] == ["1", "1", "ok"]
     assert counts["Parquet: departures"] == ["19,822", "19,822", "ok"]
     assert counts["late by hour: late departures"] == ["3,364", "3,364", "ok"]
-    for word in ("SIGKILL to the broker", "worker 1 is killed with", "SIGKILL to clerk 1", "at least once: "):
+    assert counts["three brokers: killed under load"] == ["3", "3", "ok"]
+    assert counts["three brokers: records in the log"] == ["20,000", "20,000", "ok"]
+    assert counts["three brokers: unsettled at the end"] == ["0", "0", "ok"]
+    for word in (
+        "SIGKILL to the broker",
+        "worker 1 is killed with",
+        "SIGKILL to clerk 1",
+        "at least once: ",
+        ", the leader, after ",
+    ):
         assert word in done.stdout
     assert "SIGKILL to the Spark driver (process " in done.stdout
     assert list(tmp_path.iterdir()) == []
@@ -94,6 +103,30 @@ def test_ctrl_c_in_the_middle_leaves_nothing(tmp_path: Path) -> None:
     _, alive = psutil.wait_procs(children, timeout=300)
     assert alive == []
     assert list(tmp_path.iterdir()) == []
+
+
+def test_ctrl_c_while_three_brokers_run_leaves_nothing(tmp_path: Path) -> None:
+    environment = os.environ | {"TMPDIR": str(tmp_path)} | without_java(tmp_path)
+    command = [*DEMO, "--flights", "5000"]
+    with subprocess.Popen(
+        command, env=environment, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+    ) as running:
+        assert running.stdout is not None
+        assert running.stderr is not None
+        for line in running.stdout:
+            if "SIGKILL to broker " in line:
+                break
+        children = psutil.Process(running.pid).children(recursive=True)
+        assert len(children) >= 4, "a supervisor and its brokers"
+        words = [child.info["cmdline"] or [] for child in psutil.process_iter(["cmdline"]) if child in children]
+        (supervisor,) = [line for line in words if "--workers" in line]  # That of a zombie is None.
+        (place,) = {Path(word).parent for word in supervisor if word.endswith("linn.toml")}
+        running.send_signal(signal.SIGINT)
+        assert running.wait(30) == 130
+        assert running.stderr.read() == ""
+    _, alive = psutil.wait_procs(children, timeout=300)
+    assert alive == []
+    assert not place.exists()
 
 
 def test_a_worker_that_fails_is_named_and_ends_the_demo(tmp_path: Path) -> None:

@@ -74,6 +74,31 @@ async def test_the_wall_clock_jumps_and_monotonic_does_not(env: SimEnv) -> None:
     assert env.restart().clock.now_ms() == wall_ms - 60_000
 
 
+@simulated
+async def test_a_wall_clock_that_drifts_goes_on_from_where_it_was(env: SimEnv) -> None:
+    await trio.sleep(100)
+    wall_ms = env.clock.now_ms()
+    env.clock.drift(1.1)
+    assert abs(env.clock.now_ms() - wall_ms) <= 1
+    await trio.sleep(100)
+    assert abs(env.clock.now_ms() - wall_ms - 110_000) <= 1
+    env.clock.drift(1)
+    await trio.sleep(100)
+    assert abs(env.clock.now_ms() - wall_ms - 210_000) <= 1
+    assert env.clock.monotonic() == trio.current_time()
+
+
+@simulated
+async def test_a_machine_whose_disk_was_replaced_has_an_empty_one_and_draws_new_numbers(env: SimEnv) -> None:
+    env.disk.open("/file", create=True).close()
+    boot, drawn = env.process.boot_id(), env.rng.bytes(8)
+    env.kill()
+    after = env.restart(on_new_disk=True)
+    assert not after.disk.exists("/file")
+    assert after.process.boot_id() != boot
+    assert after.rng.bytes(8) != drawn
+
+
 def test_nodes_of_one_seed_draw_different_numbers() -> None:
     first = SimEnv(3, name="a")
     second = SimEnv(3, name="b", world=first.world)

@@ -16,7 +16,6 @@ import os
 import re
 import shlex
 import signal
-import socket
 import subprocess
 import threading
 from collections.abc import Callable, Iterable, Iterator
@@ -25,6 +24,7 @@ from types import TracebackType
 
 from code_block import CodeBlock, code_blocks
 from fresh_environment import WheelEnvironment
+from ports import free_ports
 
 _FILE = re.compile(r"([\w-]+\.\w+)(?: \(more\))?")
 _INSTALLED = re.compile(r"^(?:\$ )?(?:python3 -m venv|pip install (?!-e)).*\n", re.MULTILINE)
@@ -82,7 +82,7 @@ class PageReader:
 
     def __init__(self, folder: Path, environment: WheelEnvironment) -> None:
         self.folder = folder
-        self._ports = dict(zip(PORTS, _free_ports(len(PORTS)), strict=True))
+        self._ports = dict(zip(PORTS, map(str, free_ports(len(PORTS))), strict=True))
         self._typed = environment.python.parents[1] / "typed"
         self._count = 0
         kept = {name: value for name, value in os.environ.items() if not name.startswith(("PYTEST_", "PYTHON", "LINN"))}
@@ -193,9 +193,3 @@ class PageReader:
             with contextlib.suppress(subprocess.TimeoutExpired):
                 self._bash.communicate(timeout=STOP_TIMEOUT_S)
                 break
-
-
-def _free_ports(count: int) -> list[str]:
-    with contextlib.ExitStack() as stack:
-        free = [stack.enter_context(socket.create_server(("127.0.0.1", 0))) for _ in range(count)]
-        return [str(each.getsockname()[1]) for each in free]

@@ -19,6 +19,8 @@ from linn.core.groups.event import (
     EpochStarted,
     GroupForgotten,
     OffsetCommitted,
+    OffsetPending,
+    PendingEnded,
     TopicForgotten,
     decode_group_events,
     encode_group_events,
@@ -146,6 +148,49 @@ def test_what_was_forgotten_is_fresh() -> None:
     assert (group.epoch, group.offsets()) == (0, {})
 
 
+FIRST, SECOND = (7, 1), (8, 1)
+
+
+@pytest.mark.parametrize("is_commit", [True, False])
+def test_an_offset_of_a_transaction_moves_the_group_when_that_is_committed_also_after_a_restart(is_commit):
+    group = made()
+    group.move([OffsetCommitted("t", 0, 5)])
+    for part, topic, partition in ((FIRST, "t", 0), (FIRST, "u", 0), (SECOND, "t", 1)):
+        group.pend(part, OffsetCommitted(topic, partition, 9))
+    group.pend(FIRST, OffsetCommitted("t", 0, 8))
+    after = made()
+    for event in group.snapshot_events():
+        after.apply(event)
+    for one in (group, after):
+        assert one.topics == {"t", "u"}
+        assert (one.pending_in("t", [0]), one.pending_in("t", [0, 1]), one.pending_in("t", [])) == (
+            {FIRST}, {FIRST, SECOND}, set(),
+        )  # fmt: skip
+        with pytest.raises(GroupBusy, match="an open transaction"):
+            one.check_idle("u")
+        assert one.position("t", 0) == 5
+        for _ in range(2):
+            one.end_pending("t", FIRST, is_commit=is_commit)
+        assert [one.position(*place) for place in (("t", 0), ("u", 0), ("t", 1))] == [8 if is_commit else 5, None, None]
+        assert one.pending_in("t", [0, 1]) == {SECOND}
+        assert one.has_pending("u", FIRST)
+        one.forget_topic("u")
+        assert not one.has_pending("u", FIRST)
+        one.check_idle("u")
+
+
+def test_the_log_of_one_topic_ends_what_it_has_of_a_transaction():
+    group = made()
+    for event in (
+        OffsetPending(*FIRST, OffsetCommitted("t", 0, 3)),
+        OffsetPending(*SECOND, OffsetCommitted("t", 1, 4)),
+    ):
+        group.apply(event)
+    group.apply(PendingEnded(*FIRST, True))
+    group.apply(PendingEnded(*SECOND, False))
+    assert (group.position("t", 0), group.position("t", 1), group.pending) == (3, None, {})
+
+
 # --- records ---------------------------------------------------------------------------------------------------------
 
 words = st.text(st.characters(exclude_categories=["Cs"]), min_size=1, max_size=60)
@@ -163,6 +208,8 @@ events = st.lists(
     | committed
     | st.builds(TopicForgotten, words)
     | st.builds(GroupForgotten)
+    | st.builds(OffsetPending, st.integers(0, 2**63 - 1), st.integers(0, 2**63 - 1), committed)
+    | st.builds(PendingEnded, st.integers(0, 2**63 - 1), st.integers(0, 2**63 - 1), st.booleans())
 )
 
 

@@ -44,7 +44,7 @@ NAMES = {
     "Rich's markup": "[red]x[/red]",
     "nothing": "",
     "a space": "a b",
-    "half of ours": "__groups",
+    "half of ours": "__g.orders",
     "full width": "\uff0e\uff0e\uff0fx",
 }
 REFUSED_IN_A_LOG = [*range(10), *range(11, 32), *range(127, 160), *range(0x202A, 0x202F), *range(0x2066, 0x206A)]

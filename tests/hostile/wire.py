@@ -16,7 +16,7 @@ MEMBERS: Final = (
     "settled", "assigned", "describe", "description", "administer", "administered", "ended", "leaseEnded",
     "heartbeat", "seek", "commit", "resolve", "resolved", "openTransactions", "openedTransactions", "addBranch",
     "settleInTransaction", "endTransaction", "challenge", "authenticate", "peerChallenge", "peerProof", "peerWelcome",
-    "openLane", "closeLane", "follow", "followed", "replicate", "replicated",
+    "openLane", "closeLane", "follow", "followed", "replicate", "replicated", "peerPong",
 )  # fmt: skip
 """The union of Frame, in the schema's order."""
 BYTES, POINTERS, STRUCTS = 2, 6, 7

@@ -314,10 +314,8 @@ async def test_a_deleted_topic_takes_its_positions_with_it(nursery: trio.Nursery
     topic.commits_at_once = True
     member = broker.join()
     member.commit(0, epoch_of(member), 5)
-    broker.groups.end_topic("t")
-    broker.groups.forget_topic("t")
+    broker.groups.release("t")
     assert not broker.groups.groups
-    await broker.groups.make_forgotten()
     await broker.new_topic("t")
     assert broker.position() is None
 

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import json
 import subprocess
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from pathlib import Path
 
 HERE = Path(__file__).parent
 CHECK_TIMEOUT_S = 600
+UNDECIDED_MAX = 0.01
+"""Share of histories for which the search may take too long: it is exponential in what nobody was told."""
 
 
 class Operation:
@@ -82,3 +84,19 @@ class Checker:
         )
         answers = map(json.loads, done.stdout.splitlines())
         return {answer["history"]: answer["result"] for answer in answers}
+
+
+def unexplained(checker: Checker, seeds: Iterable[int], run: Callable[[int], History]) -> dict[str, str]:
+    """The seeds that failed, and the histories that no order explains."""
+    failed: dict[str, str] = {}
+    lines: list[str] = []
+    for seed in seeds:
+        try:
+            lines += run(seed).lines(str(seed))
+        except Exception as error:
+            failed[str(seed)] = f"{str(error).splitlines()[0][:300]} ({'; '.join(error.__notes__)})"
+    results = checker.results(lines)
+    undecided = [name for name, result in results.items() if result == "Unknown"]
+    if len(undecided) > max(1, UNDECIDED_MAX * len(results)):
+        failed["undecided"] = " ".join(undecided)
+    return {**failed, **{name: result for name, result in results.items() if result == "Illegal"}}

@@ -1,7 +1,8 @@
 // Reads histories of partitions as JSON lines, an operation a line, and tells of each whether it is linearizable.
 //
 // The model is a partition under read_committed: a log of entries, each of which is open, committed or aborted. Readers
-// see the committed entries before the first open one, in the order of the log, and nothing else.
+// see the committed entries before the first open one, in the order of the log, and nothing else. In a queue, an entry is
+// taken while it is there, and an ack removes it.
 package main
 
 import (
@@ -74,6 +75,13 @@ func step(before state, op operation) (bool, state) {
 		return at < 0, state(append(entries, rune(op.Tag), open))
 	case "append":
 		return at < 0, state(append(entries, rune(op.Tag), committed))
+	case "take":
+		return at >= 0, before
+	case "ack":
+		if at < 0 {
+			return !op.Sure, before
+		}
+		return true, state(slices.Delete(entries, at, at+2))
 	case "commit":
 		if !isOpen {
 			return !op.Sure, before

@@ -8,59 +8,23 @@ which is built here; its module is downloaded once.
 
 from __future__ import annotations
 
-import shutil
-import subprocess
-from collections.abc import Callable, Iterable
 from functools import cache
 
 import pytest
-from history import HERE, Checker, History
+from history import Checker, History, unexplained
 from linearizable_run import PARTITIONS, history_of
 
 from linn.core.log.partition import Partition
 
 FIXED_SEEDS = range(20)
-UNDECIDED_MAX = 0.01
-"""Share of histories for which the search may take too long: it is exponential in what nobody was told."""
 Step = tuple[str, int | list[int]]
 """An operation and its tag, or what a read has found; "commit?": of one whose client was not told."""
-
-
-@pytest.fixture(scope="module")
-def checker(tmp_path_factory: pytest.TempPathFactory) -> Checker:
-    """The checker, built from this folder."""
-    go = shutil.which("go")
-    if go is None:
-        pytest.skip("Go is not installed: apt-get install golang")
-    loaded = subprocess.run([go, "mod", "download"], cwd=HERE, capture_output=True, text=True, timeout=300)
-    if loaded.returncode:
-        pytest.skip(f"porcupine can't be downloaded: {loaded.stderr}")
-    program = tmp_path_factory.mktemp("checker") / "checker"
-    built = subprocess.run([go, "build", "-o", program, "."], cwd=HERE, capture_output=True, text=True, timeout=300)
-    assert built.returncode == 0, built.stderr
-    return Checker(program)
 
 
 @cache
 def fixed_history(seed: int) -> History:
     """The history of a fixed seed."""
     return history_of(seed)
-
-
-def unexplained(checker: Checker, seeds: Iterable[int], run: Callable[[int], History]) -> dict[str, str]:
-    """The seeds that failed, and the histories that no order explains."""
-    failed: dict[str, str] = {}
-    lines: list[str] = []
-    for seed in seeds:
-        try:
-            lines += run(seed).lines(str(seed))
-        except Exception as error:
-            failed[str(seed)] = f"{str(error).splitlines()[0][:300]} ({'; '.join(error.__notes__)})"
-    results = checker.results(lines)
-    undecided = [name for name, result in results.items() if result == "Unknown"]
-    if len(undecided) > max(1, UNDECIDED_MAX * len(results)):
-        failed["undecided"] = " ".join(undecided)
-    return {**failed, **{name: result for name, result in results.items() if result == "Illegal"}}
 
 
 # --- a broker --------------------------------------------------------------------------------------------------------

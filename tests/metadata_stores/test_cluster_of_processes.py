@@ -5,93 +5,40 @@ from __future__ import annotations
 import shutil
 import signal
 import time
-from collections.abc import Callable, Iterator
-from contextlib import ExitStack
+from collections.abc import Iterator
 from pathlib import Path
 from threading import Thread
 
 import pytest
-from etcd_process import Etcd, running_etcd
+from cluster_processes import TIMEOUT_S, RealCluster, real_cluster, until
+from etcd_process import running_etcd
 
 import linn.sync
-from linn.descriptions import ClusterDescription, NodeDescription
 from linn.testing.process import BrokerNotReady, BrokerProcess
 
 pytestmark = pytest.mark.system
 
-TIMEOUT_S = 3.0
 NOTICED_S = TIMEOUT_S + 2.0
 """Time in which a node that is gone is given up, and another one is the controller if it was that."""
-SLACK_S = 20.0
-"""Time for what has no limit of its own, on a busy machine."""
-POLL_S = 0.05
-
-
-class Cluster:
-    """An etcd, and brokers by their numbers."""
-
-    def __init__(self, folder: Path, etcd: Etcd) -> None:
-        self.etcd = etcd
-        self.brokers: dict[int, BrokerProcess] = {}
-        self._folder = folder
-
-    def broker(self, number: int, folder: str = "") -> BrokerProcess:
-        """Prepare a broker in a folder of its own."""
-        place = self._folder / (folder or f"broker-{number}")
-        place.mkdir(exist_ok=True)
-        return BrokerProcess(place, self.config(number))
-
-    def config(self, number: int) -> str:
-        return f"""
+JOBS = """
 [topics.jobs]
 kind = "queue"
-[cluster]
-name = "test"
-node = {number}
-store = "etcd"
-endpoints = ["{self.etcd.urls[0]}"]
-session_timeout = "{TIMEOUT_S:g}s"
 """
-
-    def status(self, number: int) -> ClusterDescription:
-        with linn.sync.connect(self.brokers[number].url) as client:
-            return client.admin.cluster()
-
-    def node(self, seen_by: int, number: int) -> NodeDescription:
-        return next(node for node in self.status(seen_by)["nodes"] if node["node"] == number)
-
-    def states(self, seen_by: int) -> dict[int, str]:
-        return {node["node"]: node["state"] for node in self.status(seen_by)["nodes"]}
-
-    def controller(self, seen_by: int) -> int | None:
-        return self.status(seen_by)["controller"]
-
-
-def until(holds: Callable[[], bool], within_s: float = SLACK_S) -> float:
-    """Wait until something holds; returns how long it took."""
-    began_s = time.monotonic()
-    while not holds():
-        assert time.monotonic() - began_s < within_s, f"not within {within_s:g} s"
-        time.sleep(POLL_S)
-    return time.monotonic() - began_s
 
 
 @pytest.fixture
-def cluster(tmp_path: Path) -> Iterator[Cluster]:
+def cluster(tmp_path: Path) -> Iterator[RealCluster]:
     """Three brokers that know one another."""
-    with running_etcd(tmp_path / "etcd") as etcd, ExitStack() as stack:
-        cluster = Cluster(tmp_path, etcd)
-        for number in (1, 2, 3):
-            cluster.brokers[number] = stack.enter_context(cluster.broker(number))
-        until(lambda: all(len(cluster.states(number)) == 3 for number in (1, 2, 3)))
-        until(lambda: all(cluster.controller(number) is not None for number in (1, 2, 3)))
+    with real_cluster(tmp_path, tables=JOBS) as cluster:
         yield cluster
 
 
-def test_status_of_each_of_three_brokers_agrees(cluster: Cluster) -> None:
+def test_status_of_each_of_three_brokers_agrees(cluster: RealCluster) -> None:
     until(lambda: all(node["lost"] == "none" for node in cluster.status(1)["nodes"]))
     until(lambda: len({cluster.status(number)["revision"] for number in (1, 2, 3)}) == 1)
     seen = [cluster.status(number) for number in (1, 2, 3)]
+    for node in [node for status in seen for node in status["nodes"]]:
+        node["clock_ahead_s"] = None  # It depends on who tells it.
     assert seen[0]["nodes"] == seen[1]["nodes"] == seen[2]["nodes"]
     assert len({(status["id"], status["controller"], status["controller_epoch"]) for status in seen}) == 1
     assert [node["state"] for node in seen[0]["nodes"]] == ["alive"] * 3
@@ -100,7 +47,7 @@ def test_status_of_each_of_three_brokers_agrees(cluster: Cluster) -> None:
     ]
 
 
-def test_a_killed_broker_is_given_up_in_time_and_comes_back(cluster: Cluster) -> None:
+def test_a_killed_broker_is_given_up_in_time_and_comes_back(cluster: RealCluster) -> None:
     killed = next(number for number in (1, 2, 3) if number != cluster.controller(1))
     other = next(number for number in (1, 2, 3) if number != killed)
     before_ms = time.time() * 1000
@@ -113,7 +60,7 @@ def test_a_killed_broker_is_given_up_in_time_and_comes_back(cluster: Cluster) ->
     assert [end["at_ms"] for end in cluster.node(other, killed)["ends"]] == [at_ms]
 
 
-def test_a_frozen_broker_is_given_up_in_time_and_registers_again(cluster: Cluster) -> None:
+def test_a_frozen_broker_is_given_up_in_time_and_registers_again(cluster: RealCluster) -> None:
     frozen = next(number for number in (1, 2, 3) if number != cluster.controller(1))
     other = next(number for number in (1, 2, 3) if number != frozen)
     session = cluster.node(other, frozen)["session"]
@@ -127,7 +74,7 @@ def test_a_frozen_broker_is_given_up_in_time_and_registers_again(cluster: Cluste
     until(lambda: cluster.status(frozen)["is_registered"])
 
 
-def test_when_the_controller_is_killed_another_one_takes_over(cluster: Cluster) -> None:
+def test_when_the_controller_is_killed_another_one_takes_over(cluster: RealCluster) -> None:
     killed = cluster.controller(1)
     assert killed is not None
     others = [number for number in (1, 2, 3) if number != killed]
@@ -138,13 +85,13 @@ def test_when_the_controller_is_killed_another_one_takes_over(cluster: Cluster) 
     until(lambda: cluster.states(others[0])[killed] == "given up")
 
 
-def test_a_stopped_broker_has_left_at_once(cluster: Cluster) -> None:
+def test_a_stopped_broker_has_left_at_once(cluster: RealCluster) -> None:
     assert cluster.brokers[3].stop() == 0
     assert cluster.states(1)[3] == "left" or until(lambda: cluster.states(1)[3] == "left", 1.0) < 1
     assert cluster.node(1, 3)["ends"][-1]["reason"] == "left"
 
 
-def test_while_etcd_is_stopped_publishing_works_and_afterwards_all_are_registered(cluster: Cluster) -> None:
+def test_while_etcd_is_stopped_publishing_works_and_afterwards_all_are_registered(cluster: RealCluster) -> None:
     with (
         linn.sync.connect(cluster.brokers[1].url) as client,
         client.producer("jobs") as producer,
@@ -171,7 +118,7 @@ def test_while_etcd_is_stopped_publishing_works_and_afterwards_all_are_registere
 
 def test_a_broker_that_starts_without_etcd_waits_for_it_and_says_so(tmp_path: Path) -> None:
     with running_etcd(tmp_path / "etcd") as etcd:
-        cluster = Cluster(tmp_path, etcd)
+        cluster = RealCluster(tmp_path, etcd, tables=JOBS)
         for member in etcd.members:
             member.kill()
         broker = cluster.broker(1)
@@ -196,27 +143,41 @@ def refused(broker: BrokerProcess) -> str:
     return caught.value.text
 
 
-def test_two_brokers_with_one_number(cluster: Cluster) -> None:
+def test_two_brokers_with_one_number(cluster: RealCluster) -> None:
     assert "[cluster.node_taken]" in refused(cluster.broker(2, "another"))
     assert cluster.states(1)[2] == "alive"
 
 
-def test_a_data_folder_of_another_node_and_of_another_cluster(cluster: Cluster, tmp_path: Path) -> None:
+def test_a_broker_with_another_secret(cluster: RealCluster, tmp_path: Path) -> None:
+    another = tmp_path / "another-secret"
+    another.touch(0o600)
+    another.write_text("a5" * 32)
+    broker = cluster.broker(4)
+    broker.configure(cluster.config(4).replace(str(tmp_path / "secret"), str(another)))
+    said = refused(broker)
+    assert "[cluster.secret]" in said
+    assert "Traceback" not in said
+    assert 4 not in cluster.states(1)
+
+
+def test_a_data_folder_of_another_node_and_of_another_cluster(cluster: RealCluster, tmp_path: Path) -> None:
     cluster.brokers[3].stop()
     cluster.brokers[3].configure(cluster.config(4))
     before = snapshot(cluster.brokers[3].data_dir)
     assert "[cluster.foreign]" in refused(cluster.brokers[3])
     with running_etcd(tmp_path / "other-etcd") as etcd:
-        other = Cluster(tmp_path, etcd)
+        other = RealCluster(tmp_path, etcd, tables=JOBS)
         with other.broker(1, "other"):
             cluster.brokers[3].configure(other.config(3))
             assert "[cluster.foreign]" in refused(cluster.brokers[3])
     assert snapshot(cluster.brokers[3].data_dir) == before, "nothing was changed"
 
 
-def test_an_emptied_store(cluster: Cluster) -> None:
+def test_an_emptied_store(cluster: RealCluster) -> None:
     cluster.brokers[3].stop()
     before = snapshot(cluster.brokers[3].data_dir)
+    with linn.sync.connect(cluster.brokers[1].url) as client, client.producer("jobs") as producer:
+        producer.publish(b"the next leader is ready")
     for member in cluster.etcd.members:
         member.kill()
         shutil.rmtree(member.folder / "data")

@@ -3,16 +3,15 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import AsyncIterator, Iterator
-from contextlib import AsyncExitStack, ExitStack, asynccontextmanager, contextmanager
+from collections.abc import AsyncIterator
+from contextlib import AsyncExitStack, asynccontextmanager
 from pathlib import Path
 
 import pytest
 import trio
-from etcd_process import running_etcd
+from cluster_processes import RealCluster, real_cluster
 
 import linn
-from linn.testing.process import BrokerProcess
 
 pytestmark = pytest.mark.system
 
@@ -21,42 +20,10 @@ PARTITIONS = 6
 LIMIT_S = 60.0
 
 
-def config(folder: Path, etcd: str, number: int) -> str:
-    return f"""
-[listeners.native]
-address = "127.0.0.1:0"
-[listeners.peers]
-protocol = "peers"
-address = "127.0.0.1:0"
-[cluster]
-name = "test"
-node = {number}
-store = "etcd"
-endpoints = ["{etcd}"]
-session_timeout = "3s"
-listener = "peers"
-secret = {{ file = "{folder}/secret" }}
-"""
-
-
-@contextmanager
-def three_processes(folder: Path) -> Iterator[list[BrokerProcess]]:
-    secret = folder / "secret"
-    secret.touch(0o600)
-    secret.write_text("5f" * 32)
-    with running_etcd(folder / "etcd") as etcd, ExitStack() as stack:
-        processes = []
-        for number in (1, 2, 3):
-            (folder / f"{number}").mkdir()
-            text = config(folder, etcd.urls[0], number)
-            processes.append(stack.enter_context(BrokerProcess(folder / f"{number}", text)))
-        yield processes
-
-
 @asynccontextmanager
-async def clients_of(processes: list[BrokerProcess]) -> AsyncIterator[list[linn.Client]]:
+async def clients_of(cluster: RealCluster) -> AsyncIterator[list[linn.Client]]:
     async with AsyncExitStack() as stack:
-        yield [await stack.enter_async_context(linn.connect(process.url)) for process in processes]
+        yield [await stack.enter_async_context(linn.connect(url)) for url in cluster.urls]
 
 
 async def publish(clients: list[linn.Client], topic: str, count: int = COUNT) -> None:
@@ -91,8 +58,8 @@ async def until_open(clients: list[linn.Client], *topics: str) -> None:
 
 
 async def test_consumers_of_every_kind_get_everything_at_each_broker(tmp_path: Path) -> None:
-    with three_processes(tmp_path) as processes:
-        async with clients_of(processes) as clients, trio.open_nursery() as nursery, AsyncExitStack() as stack:
+    with real_cluster(tmp_path) as cluster:
+        async with clients_of(cluster) as clients, trio.open_nursery() as nursery, AsyncExitStack() as stack:
             await clients[0].admin.create_topic("q")
             await clients[1].admin.create_topic("s", kind="stream", partitions=PARTITIONS)
             await until_open(clients, "q", "s")
@@ -120,12 +87,14 @@ async def test_consumers_of_every_kind_get_everything_at_each_broker(tmp_path: P
 
 
 async def test_consumers_elsewhere_go_on_when_the_leader_was_killed(tmp_path: Path) -> None:
-    with three_processes(tmp_path) as processes:
-        async with clients_of(processes) as clients, trio.open_nursery() as nursery, AsyncExitStack() as stack:
+    with real_cluster(tmp_path) as cluster:
+        async with clients_of(cluster) as clients, trio.open_nursery() as nursery, AsyncExitStack() as stack:
             await clients[0].admin.create_topic("q", replicas=1)
+            await until_open(clients, "q")  # The others hear of it a moment later.
             await publish(clients, "q", 1)
-            (leader,) = [process for process in processes if any(process.data_dir.rglob("q/*/*.log"))]
-            others = [client for client, process in zip(clients, processes, strict=True) if process is not leader]
+            brokers = [cluster.brokers[number] for number in sorted(cluster.brokers)]
+            (leader,) = [broker for broker in brokers if any(broker.data_dir.rglob("q/*/*.log"))]
+            others = [client for client, broker in zip(clients, brokers, strict=True) if broker is not leader]
             found, done = list[int](), trio.Event()
             with trio.fail_after(LIMIT_S):
                 for client in others:

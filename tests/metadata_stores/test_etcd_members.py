@@ -19,7 +19,7 @@ from linn.core.env.secret import Secret
 from linn.core.errors.metadata import LeaseLost, MetadataError, MetadataUnavailable, MetadataUnknown, RevisionConflict
 from linn.core.errors.tree import ConnectionLost, LimitExceeded
 from linn.core.metadata.store import Changes, Stored
-from linn.metadata_stores.etcd.client import ANSWER_BYTES_MAX, CONNECTIONS_MAX, IDLE_S_MAX, REQUEST_S
+from linn.metadata_stores.etcd.client import ANSWER_BYTES_MAX, CONNECTIONS_MAX, IDLE_S_MAX, REQUEST_S, SILENT_S
 from linn.metadata_stores.etcd.plugin import EtcdSettings
 from linn.metadata_stores.etcd.store import SILENCE_S
 from linn.testing.sim_env import SimEnv
@@ -318,6 +318,74 @@ def test_a_cancelled_request_leaves_no_connection_for_others() -> None:
         assert member.connections == 2
 
     run_with([member], scenario)
+
+
+def test_a_member_that_was_asked_in_vain_for_a_short_time_is_not_asked_again() -> None:
+    renewed = {"result": {"header": HEADER, "ID": "5", "TTL": "3"}}
+    members = [Member("a:1", otherwise=hangs), Member("b:1", {RENEW: says(renewed)})]
+
+    async def scenario(store: Any, env: SimEnv) -> None:
+        with trio.move_on_after(SILENT_S - 0.1) as first:
+            await store.renew_lease(5)
+        assert first.cancelled_caught
+        with trio.fail_after(SILENT_S - 0.1):
+            await store.renew_lease(5)
+
+    run_with(members, scenario)
+
+
+def test_a_renewal_that_is_not_answered_is_soon_sent_to_the_other_members_too() -> None:
+    """A frozen leader, and a follower that has passed the renewal on to it, keep only a small part of a session."""
+    renewed = {"result": {"header": HEADER, "ID": "5", "TTL": "6"}}
+    members = [Member("a:1", otherwise=hangs), Member("b:1", otherwise=hangs), Member("c:1", {RENEW: says(renewed)})]
+
+    async def scenario(store: Any, env: SimEnv) -> None:
+        begun_s = trio.current_time()
+        await store.renew_lease(5)
+        assert trio.current_time() - begun_s <= 2 * SILENT_S + 0.1
+        begun_s = trio.current_time()
+        await store.renew_lease(5)
+        assert trio.current_time() - begun_s <= 0.1  # It has left both.
+        assert [member.paths() for member in members] == [[RENEW], [RENEW], [RENEW, RENEW]]
+
+    run_with(members, scenario)
+
+
+def test_a_follower_that_has_lost_a_renewal_with_the_leader_is_asked_again() -> None:
+    """Two of three members are alive, and the renewals that they passed on to the old leader are not answered."""
+    renewed = {"result": {"header": HEADER, "ID": "5", "TTL": "6"}}
+    members = [Member("a:1", otherwise=hangs), Member("b:1"), Member("c:1")]
+
+    async def scenario(store: Any, env: SimEnv) -> None:
+        begun_s = trio.current_time()
+
+        async def passed_on(member: Member, stream: AcceptedStream, request: Request) -> None:
+            if trio.current_time() - begun_s < 2.0:  # The next leader is not elected yet.
+                await hangs(member, stream, request)
+            await stream.send([http(renewed)])
+
+        for member in members[1:]:
+            member.scripts[RENEW] = passed_on
+        await store.renew_lease(5)
+        assert trio.current_time() - begun_s <= 2.5
+
+    run_with(members, scenario)
+
+
+def test_other_requests_leave_a_silent_member_as_soon_as_a_renewal() -> None:
+    members = [Member("a:1", otherwise=hangs), Member("b:1", {TXN: says(WRITTEN), RANGE: says(EMPTY)})]
+
+    async def scenario(store: Any, env: SimEnv) -> None:
+        async def load() -> None:
+            await store.load()
+
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(load)
+            await trio.sleep(SILENT_S + 0.1)
+            with trio.fail_after(0.2):
+                assert await store.put_all({"a": 1}, {}) == 11
+
+    run_with(members, scenario)
 
 
 # --- watches ---------------------------------------------------------------------------------------------------------

@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 import trio
+from cluster_processes import SLACK_S, RealCluster
 from etcd_process import running_etcd
 from tls_world import tls_table
 
@@ -24,41 +25,16 @@ from linn.testing.process import BrokerProcess
 pytestmark = pytest.mark.system
 
 ANN = Principal("10.0.0.9:4711", "tests", "ann", login="scram")
-SLACK_S = 20.0
-"""Time for what has no limit of its own, on a busy machine."""
-
-
-def config(folder: Path, etcd: str, number: int) -> str:
-    return f"""
-{tls_table(folder)}
-[listeners.native]
-address = "127.0.0.1:0"
-[listeners.peers]
-protocol = "peers"
-address = "127.0.0.1:0"
-tls = "edge"
-[cluster]
-name = "test"
-node = {number}
-store = "etcd"
-endpoints = ["{etcd}"]
-session_timeout = "3s"
-listener = "peers"
-secret = {{ file = "{folder}/secret" }}
-"""
 
 
 @asynccontextmanager
 async def two_processes(folder: Path) -> AsyncIterator[tuple[Broker, BrokerProcess]]:
     """Run node 1 in this process, and node 2 in another one."""
-    for name in ("one", "two"):
-        (folder / name).mkdir()
-    secret = folder / "secret"
-    secret.touch(0o600)
-    secret.write_text("5f" * 32)
+    peers = 'tls = "edge"'
     with running_etcd(folder / "etcd") as etcd:
-        text = f'[broker]\ndata_dir = "{folder}/one/data"\ndrain_timeout = "1s"\n{config(folder, etcd.urls[0], 1)}'
-        with BrokerProcess(folder / "two", config(folder, etcd.urls[0], 2)) as other:
+        cluster = RealCluster(folder, etcd, tables=tls_table(folder), peers=peers)
+        text = f'[broker]\ndata_dir = "{folder}/one"\ndrain_timeout = "1s"\n{cluster.config(1)}'
+        with cluster.broker(2) as other:
             async with plugin_broker(RealEnv(), text) as broker:
                 yield broker, other
 

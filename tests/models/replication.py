@@ -22,6 +22,8 @@ Rules that are needed, and what goes wrong without them:
    tells a loss in each of its sessions until the controller has heard of it: it may be killed between the two.
 7. Otherwise the in-sync set has at least `minimum` members, dead or not: they have everything.
 8. A restarted node leads nothing until it is elected anew, since its followers may have been promised more.
+9. A node that is about to stop leaves the set by itself, as far as rule 7 allows; a leader names a live member, in a
+   new epoch, in the same write.
 
 A leader that begins its epoch with a record of its own holds the same promises (case "record"), and needs no less.
 """
@@ -66,6 +68,8 @@ class Node(NamedTuple):
     """The end that each node has acknowledged to it in this epoch."""
     sessions: tuple[int, ...] = ()
     """The session in which each node follows it; 0: it does not."""
+    outside: int = 0
+    """1: it knows that it holds no replica any more; 2: and has deleted its log."""
 
 
 class Session(NamedTuple):
@@ -85,6 +89,15 @@ class Store(NamedTuple):
     """The leader's session."""
     isr: frozenset[int]
     sessions: tuple[Session, ...]
+    unfit: frozenset[int] = frozenset()
+    replicas: frozenset[int] = frozenset()
+    """The nodes that hold the log or are to hold it; none: all."""
+    target: frozenset[int] = frozenset()
+    """The replicas after a reassignment."""
+    former: frozenset[int] = frozenset()
+    """The replicas before it."""
+    unclean: int = 0
+    """The epoch of the last unclean election."""
 
 
 class Faults(NamedTuple):
@@ -99,6 +112,11 @@ class Faults(NamedTuple):
     """Members that a leader removes although they follow."""
     moves: int = 0
     """Leaderships that an operator moves."""
+    stops: int = 0
+    damages: int = 0
+    reassignments: int = 0
+    unclean: int = 0
+    """Elections of leaders that may lack what was committed."""
 
 
 class State(NamedTuple):
@@ -138,6 +156,9 @@ CASES = {
     "lease": Case(Faults(leases=1), is_synced=False),
     "link": Case(Faults(links=1, kills=1), is_synced=False, records=1),
     "move": Case(Faults(moves=2), is_synced=False, records=1),
+    "stop": Case(Faults(stops=2), is_synced=False, records=1),
+    "stops": Case(Faults(stops=1, disks=1), nodes=2, is_synced=False, records=1),
+    "last": Case(Faults(stops=2, disks=1), nodes=2, minimum=1, is_synced=False, records=1),
     "pair": Case(Faults(kills=2, links=1), nodes=2, minimum=1, is_synced=False),
     "both": Case(Faults(kills=1, disks=1), nodes=2, is_synced=False, records=1),
     "pair power": Case(Faults(kills=1, powers=1), nodes=2, minimum=1, records=1),
@@ -222,6 +243,10 @@ class Replication:
                     yield f"the lease of {number} ends", _with_session(state, number, Session(0))
                 continue
             yield from self._fail(state, number)
+            if state.faults.stops and number in state.store.isr:
+                stopping = state._replace(faults=state.faults._replace(stops=state.faults.stops - 1))
+                for label, after in self._depart(stopping, number):
+                    yield FAULT + label, after
             if state.store.sessions[number].number != node.session:
                 after = _with_node(state, number, node._replace(session=node.session + 1))
                 session = Session(node.session + 1, node.lost)
@@ -286,6 +311,24 @@ class Replication:
                 isr = (store.isr | {leader}) - {*left}
                 elected = store._replace(epoch=epoch, leader=leader, session=session.number, isr=isr)
                 yield f"the controller {verb} {leader} in epoch {epoch}", state._replace(store=elected)
+
+    def _depart(self, state: State, number: int) -> Iterator[tuple[str, State]]:
+        """Leave the in-sync set, before a stop, after naming another member as the leader."""
+        store = state.store
+        least = 1 if "a node that stops leaves the set below the least number" in self.mutants else self.case.minimum
+        if store.leader != number:
+            if len(store.isr) > least:
+                yield f"{number} leaves", state._replace(store=store._replace(isr=store.isr - {number}))
+            return
+        for other, session in enumerate(store.sessions):
+            outside = "a leader names one outside of the set" in self.mutants
+            if other == number or not session.number or session.lost or (other not in store.isr and not outside):
+                continue
+            isr = store.isr | {other}
+            isr -= {number} if len(isr) > least else set()
+            epoch = store.epoch + ("a leader names another in its own epoch" not in self.mutants)
+            named = store._replace(epoch=epoch, leader=other, session=session.number, isr=isr)
+            yield f"{number} names {other} and leaves", state._replace(store=named)
 
     # --- what happens to nodes ---------------------------------------------------------------------------------------
 
@@ -499,7 +542,8 @@ def _renumbered(state: State) -> State:
     def facts(number: int) -> tuple[object, ...]:
         node, ack = state.nodes[number], state.acks[number] or (0, 0)
         is_member, is_leader = number in store.isr, number == store.leader
-        return is_leader, is_member, *node[:8], *node[10:11], store.sessions[number], ack
+        places = tuple(number in nodes for nodes in (store.unfit, store.replicas, store.target, store.former))
+        return *places, is_leader, is_member, node.outside, *node[:8], *node[10:11], store.sessions[number], ack
 
     order = sorted(range(len(state.nodes)), key=facts)
     if order == sorted(order):
@@ -522,6 +566,8 @@ def _renumbered(state: State) -> State:
         for node in values(state.nodes)
     ]
     told = store._replace(leader=places[store.leader], isr=members(store.isr), sessions=values(store.sessions))
+    told = told._replace(unfit=members(store.unfit), replicas=members(store.replicas))
+    told = told._replace(target=members(store.target), former=members(store.former))
     return state._replace(nodes=tuple(nodes), store=told, acks=values(state.acks))
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from itertools import permutations, takewhile
 from pathlib import Path
 from types import ModuleType
@@ -18,9 +18,10 @@ from linn.core.cluster.entries import ClusterState, Loss, NodeEntry, PartEntry, 
 
 KEY = "parts/t/0"
 LOSSES: dict[int, Loss] = {TAIL: "tail", ALL: "all"}
+_NAMES = "unsynced", "disk", "lease", "move", "stop", "stops", "last", "pair", "both", "pair power"
 LOST = "a member of the in-sync set misses what was committed"
 CASES = {
-    **{name: replication.CASES[name] for name in ("unsynced", "disk", "lease", "move", "pair", "both", "pair power")},
+    **{name: replication.CASES[name] for name in _NAMES},
     "two disks": Case(Faults(disks=2), nodes=2, minimum=1, is_synced=False, records=1),
     "both tails": Case(Faults(powers=2), nodes=2, minimum=1, is_synced=False, records=1),
 }
@@ -50,8 +51,8 @@ MUTANTS = {
         "fewer losses than the least number",
     ),
     "the same leader keeps its epoch": (
-        "epoch=part.epoch + 1,",
-        "epoch=part.epoch + (leader != part.leader),",
+        "epoch=part.epoch + 1",
+        "epoch=part.epoch + (leader != part.leader)",
         "both",
         "there is no leader",
     ),
@@ -60,6 +61,18 @@ MUTANTS = {
         " and",
         "both",
         "there is no leader",
+    ),
+    "a leader that stops names one outside of the in-sync set": (
+        "others = [other for other in candidates(state, part, policy) if other != node]",
+        "others = [other for other in sorted(state.sessions) if other != node]",
+        "last",
+        LOST,
+    ),
+    "a node that stops leaves the set below the least number": (
+        "len(part.isr) <= max(1, least)",
+        "len(part.isr) <= 1",
+        "stops",
+        "fewer losses than the least number",
     ),
 }
 """Planted bugs: the text and what it becomes, the case that finds it, and what it violates."""
@@ -97,6 +110,9 @@ class Planned(Replication):
 
     def _writes(self, store: Store) -> list[dict[str, Any]]:
         """The first write of the plan, for every order of the replicas."""
+        return self._asked(store, lambda state: self._planner.plan(state, 0, lambda _: self._policy))
+
+    def _asked(self, store: Store, ask: Callable[[ClusterState], list[Any]]) -> list[dict[str, Any]]:
         found: list[dict[str, Any]] = []
         for replicas in permutations(range(1, self.case.nodes + 1)):
             state = ClusterState(1)
@@ -107,9 +123,17 @@ class Planned(Replication):
                     state.sessions[index + 1] = SessionEntry(str(session.number), 0, {}, (1, 1), lost)
             isr = tuple(sorted(index + 1 for index in store.isr))
             state.parts[KEY] = PartEntry(store.leader + 1, str(store.session), store.epoch, isr, replicas)
-            changes = [write.changes for write in self._planner.plan(state, 0, lambda _: self._policy)][:1]
+            changes = [write.changes for write in ask(state)][:1]
             found += [change for change in changes if change not in found]
         return found
+
+    def _depart(self, state: State, number: int) -> Iterator[tuple[str, State]]:
+        def ask(known: ClusterState) -> list[Any]:
+            found: list[Any] = self._planner.departure(known, number + 1, {KEY}, lambda _: self._policy)
+            return found
+
+        for changes in self._asked(state.store, ask):
+            yield f"{number} departs", self._written(state, changes)
 
     def _written(self, state: State, changes: dict[str, Any]) -> State:
         part = changes.pop(KEY, None) if KEY in (changes := dict(changes)) else None

@@ -6,10 +6,14 @@ import re
 from pathlib import Path
 from types import ModuleType
 
+import cluster_transactions
+import damaged_replicas
 import pytest
 import replication
 import transactions
 import two_phase
+from cluster_transactions import ClusterTransactions
+from damaged_replicas import DamagedReplicas
 from explore import FAULT, Exploration, S, explore
 from replication import Replication
 from transactions import Transactions
@@ -96,6 +100,53 @@ TRANSACTION_SPARE = {
     "data is appended before it joins": "branches",
 }
 """Variants that do no harm: rules that others cover (see the docstring of the model), and a delay."""
+CLUSTER_STATES = {
+    "restart": 3_000,
+    "timeout": 4_500,
+    "next": 17_000,
+    "death": 4_000,
+    "names": 8_000,
+    "cut": 4_000,
+    "branches": 9_000,
+    "source": 11_000,
+    "effects": 18_000,
+}
+UNCOVERED = "readable that no decision covers"
+MISSES = "misses its part of a committed transaction"
+CLUSTER_MUTANTS = {
+    "a batch goes to the transaction that is open": ("names", UNCOVERED),
+    "a batch is confirmed before it is committed": ("branches", MISSES),
+    "a commit is acknowledged before it is committed": ("next", MISSES),
+    "a commit is for every participant that asks": ("branches", UNCOVERED),
+    "a coordinator aborts what it does not know yet": ("restart", MISSES),
+    "a decision replaces one whose marks are missing": ("next", MISSES),
+    "a former owner settles": ("effects", "its effect twice"),
+    "a mark counts for a new owner before it is committed": ("source", "a position moves back"),
+    "a mark ends a later transaction": ("restart", UNCOVERED),
+    "a mark is applied again": ("effects", "a position moves back"),
+    "a mark is sent before the decision is committed": ("restart", UNCOVERED),
+    "a name is given before it is committed": ("names", "waits for ever"),
+    "a new coordinator aborts what is open": ("restart", "does not survive"),
+    "a new owner does not wait for what is open": ("effects", "its effect twice"),
+    "a new owner goes on with the numbers": ("names", "a fenced producer commits"),
+    "a part that has ended is opened again": ("restart", "written to after its end"),
+    "a replaced coordinator refuses what it does not know yet": ("restart", "told that its transaction was aborted"),
+    "a seat is given before it is committed": ("source", "its effect twice"),
+    "aborted data is read": ("branches", UNCOVERED),
+    "an abort is told before it is committed": ("branches", MISSES),
+    "branches are announced before they are committed": ("branches", MISSES),
+    "marks count before they are committed": ("next", MISSES),
+    "participants ask after a move only": ("branches", "stays open in a participant"),
+    "participants do not ask": ("branches", "stays open in a participant"),
+    "the stable offset passes what is open": ("restart", UNCOVERED),
+    "who is fenced is told of an abort": ("names", "told that its transaction was aborted"),
+}
+CLUSTER_SPARE = {
+    "a participant does not ask first": "timeout",
+    "a permission outlives its leader": "timeout",
+    "what is unknown is not answered": "names",
+}
+"""Variants that do no harm: rules of the design that others cover."""
 REPLICATION_STATES = {
     "kill": 150_000,
     "power": 25_000,
@@ -104,6 +155,9 @@ REPLICATION_STATES = {
     "lease": 80_000,
     "link": 15_000,
     "move": 50_000,
+    "stop": 34_000,
+    "stops": 2_400,
+    "last": 7_500,
     "pair": 45_000,
     "both": 8_000,
     "pair power": 20_000,
@@ -114,7 +168,10 @@ TOO_FEW = "fewer losses than the least number"
 REPLICATION_MUTANTS = {
     "a leader counts what is not synced": ("power", LOST),
     "a leader from outside the in-sync set": ("both", LOST),
+    "a leader names another in its own epoch": ("stops", "there is no leader"),
+    "a leader names one outside of the set": ("last", LOST),
     "a loss is told once": ("both", LOST),
+    "a node that stops leaves the set below the least number": ("stops", TOO_FEW),
     "a majority is enough": ("record", LOST),
     "a removal counts before it is done": ("record", LOST),
     "a restarted leader leads on": ("unsynced", LOST),
@@ -133,6 +190,12 @@ REPLICATION_MUTANTS = {
     "the in-sync set shrinks below the least number": ("both", TOO_FEW),
     "the same leader keeps its epoch": ("both", "there is no leader"),
     "what is not synced is acknowledged": ("pair power", LOST),
+}
+DAMAGE_STATES = {"damage": 6_500, "damage and kill": 21_000, "damages": 850}
+DAMAGE_MUTANTS = {
+    "a marked node is added": ("damages", LOST),
+    "a member drops what it has": ("damages", LOST),
+    "an addition is not compared with the entry": ("damages", LOST),
 }
 
 
@@ -178,6 +241,23 @@ def test_a_harmless_variant_of_transactions_violates_nothing(mutant: str) -> Non
     assert_is_whole(explored, 1)
 
 
+@pytest.mark.parametrize("name", cluster_transactions.CASES)
+def test_transactions_over_brokers_are_all_or_nothing(name: str) -> None:
+    assert_is_whole(explore(ClusterTransactions(cluster_transactions.CASES[name])), CLUSTER_STATES[name])
+
+
+@pytest.mark.parametrize("mutant", CLUSTER_MUTANTS)
+def test_a_bug_in_transactions_over_brokers_is_found(mutant: str) -> None:
+    case, says = CLUSTER_MUTANTS[mutant]
+    assert_is_found(explore(ClusterTransactions(cluster_transactions.CASES[case], frozenset([mutant]))), says)
+
+
+@pytest.mark.parametrize("mutant", CLUSTER_SPARE)
+def test_a_harmless_variant_of_transactions_over_brokers_violates_nothing(mutant: str) -> None:
+    case = cluster_transactions.CASES[CLUSTER_SPARE[mutant]]
+    assert_is_whole(explore(ClusterTransactions(case, frozenset([mutant]))), 1)
+
+
 @pytest.mark.parametrize("name", replication.CASES)
 def test_replication_loses_nothing_that_is_committed(name: str) -> None:
     assert_is_whole(explore(Replication(replication.CASES[name])), REPLICATION_STATES[name])
@@ -189,9 +269,22 @@ def test_a_bug_in_replication_is_found(mutant: str) -> None:
     assert_is_found(explore(Replication(replication.CASES[case], frozenset([mutant]))), says)
 
 
+@pytest.mark.parametrize("name", damaged_replicas.CASES)
+def test_damaged_replicas_lose_nothing_that_is_committed(name: str) -> None:
+    assert_is_whole(explore(DamagedReplicas(damaged_replicas.CASES[name])), DAMAGE_STATES[name])
+
+
+@pytest.mark.parametrize("mutant", DAMAGE_MUTANTS)
+def test_a_bug_with_damaged_replicas_is_found(mutant: str) -> None:
+    case, says = DAMAGE_MUTANTS[mutant]
+    assert_is_found(explore(DamagedReplicas(damaged_replicas.CASES[case], frozenset([mutant]))), says)
+
+
 @pytest.mark.parametrize(
     ("module", "listed"),
     [
+        (cluster_transactions, {*CLUSTER_MUTANTS, *CLUSTER_SPARE}),
+        (damaged_replicas, {*DAMAGE_MUTANTS}),
         (replication, {*REPLICATION_MUTANTS}),
         (two_phase, {*TWO_PHASE_MUTANTS}),
         (transactions, {*TRANSACTION_MUTANTS, *TRANSACTION_SPARE}),

@@ -141,7 +141,7 @@ QUEUE_MUTATIONS = (
         original="await mark.wait(end)",
         planted="assert end >= 0",
         simulation="dead letters",
-        seed=154,
+        seed=133,
         says="one copy of each",
     ),
     Mutation(
@@ -191,7 +191,7 @@ QUEUE_MUTATIONS = (
         original="kept = clip_event(event, end)",
         planted="kept = clip_event(event, 1 << 62)",
         simulation="settling",
-        seed=0,
+        seed=4,
         says="what is published after a power loss is delivered",
     ),
     Mutation(

@@ -76,10 +76,16 @@ def _two_phases() -> Run:
     return lambda seed: walks.walk(seed, two_phase=True)
 
 
+def _over_brokers() -> Run:
+    _module("broker", "raw_client")  # Clients of clusters are made of it.
+    return _run_of("cluster", "transactions_over_brokers_run", "run_seed")
+
+
 SIMULATIONS: dict[str, Callable[[], Run]] = {
     **{name: partial(_run_of, *where) for name, where in _RUNS.items()},
     "dead letters": _dead_letters,
     "log lives": _log_lives,
+    "transactions over brokers": _over_brokers,
     "replica lives": _replica_lives,
     "subscription in two phases": _two_phases,
 }

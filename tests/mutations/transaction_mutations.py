@@ -5,27 +5,16 @@ from __future__ import annotations
 from mutation import Mutation
 
 _COORDINATOR = "linn.core.transactions.coordinator"
+_LEFT_OPEN = "linn.core.transactions.left_open"
 _ENDING = "linn.core.transactions.ending"
 _PRODUCER = "linn.core.transactions.producer"
 _PARTITION = "linn.core.log.partition"
 _LOG = "linn.core.log.transactions"
+_PARTICIPANT = "linn.core.transactions.participant"
+_CLUSTER_COORDINATOR = "linn.core.transactions.cluster_coordinator"
 _TRANSACTIONS = "Transactions"
 
 TRANSACTION_MUTATIONS = (
-    Mutation(
-        name="a commit is told before its decision is durable",
-        breaks="What a client was told to be committed is committed after a power loss.",
-        guarantee=_TRANSACTIONS,
-        module=_COORDINATOR,
-        original="""
-            await self._until_committed()
-            self.committed += 1
-        """,
-        planted="self.committed += 1",
-        simulation="transactions",
-        seed=85,
-        says="was published 2 times",
-    ),
     Mutation(
         name="anybody ends a transaction by its numbers",
         breaks="A transaction is ended by the client that opened its name, or by one that has the key.",
@@ -41,10 +30,10 @@ TRANSACTION_MUTATIONS = (
         says="the owner was refused: transaction.unknown",
     ),
     Mutation(
-        name="a restart commits what was open",
-        breaks="What was not decided is aborted by a restart.",
+        name="a restart commits what was aborted",
+        breaks="What the log does not name as committed is aborted by a restart.",
         guarantee=_TRANSACTIONS,
-        module=_COORDINATOR,
+        module=_LEFT_OPEN,
         original="partition.end_transaction(producer_id, 0, opened.number, is_commit=committer is not None)",
         planted="partition.end_transaction(producer_id, 0, opened.number, is_commit=True)",
         simulation="transactions",
@@ -73,18 +62,18 @@ TRANSACTION_MUTATIONS = (
         original="if producer is not None and producer.was_committed(number):",
         planted="if producer is not None and producer.was_committed(number) and not is_commit:",
         simulation="transactions",
-        seed=10,
+        seed=20,
         says="was aborted",
     ),
     Mutation(
-        name="a restart forgets the offsets of a commit",
+        name="a restart drops the offsets of a commit",
         breaks="Offsets take effect with their transaction, whatever restarts.",
         guarantee=_TRANSACTIONS,
-        module=_COORDINATOR,
-        original="if producer.committed is not None and producer.has_offsets_to_apply:",
-        planted="if False:",
+        module=_LEFT_OPEN,
+        original=("awaits = self._groups.end_pending(group, topic_name, numbers, is_commit=committer is not None)"),
+        planted="awaits = self._groups.end_pending(group, topic_name, numbers, is_commit=False)",
         simulation="arrows of transactions",
-        seed=144,
+        seed=156,
         says="made more than once",
     ),
     Mutation(
@@ -97,5 +86,41 @@ TRANSACTION_MUTATIONS = (
         simulation="arrows of transactions",
         seed=3,
         says="the job has written",
+    ),
+    Mutation(
+        name="a leader commits what its coordinator has aborted",
+        breaks="Nothing of an aborted transaction is read, whichever broker leads the topic.",
+        guarantee=_TRANSACTIONS,
+        module=_PARTICIPANT,
+        original="partition.end_transaction(branch, 0, marks.number, is_commit=branches[branch])",
+        planted="partition.end_transaction(branch, 0, marks.number, is_commit=True)",
+        simulation="transactions over brokers",
+        seed=2,
+        says="was told to be aborted",
+    ),
+    Mutation(
+        name="a leader acks what an aborted transaction holds",
+        breaks="What an aborted transaction was to ack is delivered again, whichever broker leads the topic.",
+        guarantee=_TRANSACTIONS,
+        module=_PARTICIPANT,
+        original="partition_queue.end_held(holder, is_commit=is_commit)",
+        planted="partition_queue.end_held(holder, is_commit=True)",
+        simulation="transactions over brokers",
+        seed=4,
+        says="these jobs do not come",
+    ),
+    Mutation(
+        name="a new coordinator does not mark the last ends",
+        breaks="What was decided is marked in all topics, also by the next coordinator.",
+        guarantee=_TRANSACTIONS,
+        module=_CLUSTER_COORDINATOR,
+        original="""
+            if (unmarked := producer.unmarked) is not None:
+                self._tell(producer, unmarked)
+        """,
+        planted="pass",
+        simulation="transactions over brokers",
+        seed=0,
+        says="these orders do not come",
     ),
 )

@@ -1,4 +1,4 @@
-"""The raw client of the broker's tests is used here too."""
+"""The raw client, and the reader of metrics, of the broker's tests are used here too."""
 
 import sys
 from pathlib import Path

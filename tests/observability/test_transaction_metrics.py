@@ -5,12 +5,11 @@ from __future__ import annotations
 import pytest
 import trio
 from metric_samples import samples, value
-from raw_client import ALWAYS, RawClient, Refused, after_power_loss, broker_on, connected, served, simulated
+from raw_client import ALWAYS, RawClient, after_power_loss, broker_on, connected, served, simulated
 from test_transactions import TOPICS, B, Owner
 
 from linn.core.broker.broker import Broker
 from linn.testing.sim_env import SimEnv
-from linn.wire import messages as m
 
 
 def unreadable(broker: Broker) -> dict[str, object]:
@@ -18,22 +17,10 @@ def unreadable(broker: Broker) -> dict[str, object]:
     return {topic: count for (topic,), count in samples(broker, "linn_topic_unreadable_records").items()}
 
 
-async def lose_a_partition(client: RawClient, owner: Owner) -> None:
-    """Commit an offset for a member that has left its group."""
-    await client.publish("both", ["x"])
-    member = (await client.call(m.Subscribe("both", "g", credit=10))).subscription
-    await client.push()
-    event = await client.delivery()
-    await owner.settle(member, event.message, event.batches)
-    await client.call(m.Unsubscribe(member))
-    with pytest.raises(Refused):
-        await owner.end(commit=True)
-
-
 @served(TOPICS)
 async def test_ends_are_counted_and_aborts_by_their_reason(broker: Broker, client: RawClient) -> None:
     owner = await Owner.open(client, timeout_ms=5_000)
-    aborts = dict.fromkeys(("asked", "timeout", "fenced", "operator", "group"), 0)
+    aborts = dict.fromkeys(("asked", "timeout", "fenced", "operator"), 0)
 
     def counted() -> bool:
         found = samples(broker, "linn_transactions_aborted_total")
@@ -49,10 +36,6 @@ async def test_ends_are_counted_and_aborts_by_their_reason(broker: Broker, clien
     await owner.publish("s", ["a"])
     await owner.end(commit=False)
     aborts["asked"] += 1
-    assert counted()
-    await lose_a_partition(client, owner)
-    aborts["group"] += 1
-    owner.number += 1
     assert counted()
     await owner.publish("s", ["a"])
     await client.administer("transaction.abort", name="billing")

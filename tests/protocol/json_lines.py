@@ -39,6 +39,7 @@ from linn.api import (
     PublishRequest,
     Record,
     RecordBatch,
+    RequestedEnd,
     RequestUnknown,
     Session,
     Settlement,
@@ -181,7 +182,7 @@ class Conversation:
         return {"number": self._transaction[2]}
 
     async def _commit(self, session: Session, asked: Asked) -> Asked:
-        ending = session.end_transaction(self._transaction, is_commit=True, branches=[self._branch])
+        ending = session.end_transaction(self._transaction, RequestedEnd(True, [self._branch]))
         if ending is not None:
             await ending.wait()
         return {}

@@ -31,7 +31,7 @@ NARROW = {
     "leader": 32, "returned": 32, "formats": 32, "reason": 16, "log": 32, "batches": 16,
 }  # fmt: skip
 ENUMS = {"acks": 3, "kind": 3, "verdict": 6, "phase": 2, "place": 3}
-SIGNED_32 = ("partition", "partitions", "revoked", "leader_epoch")
+SIGNED_32 = ("partition", "partitions", "revoked", "leader_epoch", "owner_epoch")
 TEXT = st.text(max_size=20)
 
 
@@ -43,6 +43,8 @@ def _value(name: str, hint: object) -> st.SearchStrategy[object]:
         return st.lists(TEXT if item is str else _number(name), max_size=3)
     if hint is str:
         return TEXT
+    if hint is bytes:
+        return st.binary(max_size=20)
     if hint is bool:
         return st.booleans()
     return _number(name)
@@ -317,6 +319,7 @@ def test_the_lane_of_any_bytes_is_read_or_refused(frame: bytes, lane: int) -> No
         (m.Followed([]), False),
         (m.Replicate([], 1), True),
         (m.Replicated([]), False),
+        (m.PeerPong(1), True),
     ],
 )
 def test_the_messages_of_followers_are_read_from_brokers_alone(message: m.Message, is_follower: bool) -> None:

@@ -60,6 +60,7 @@ RESOURCES = {
     "long_work",
     "memory",
     "name",
+    "nodes",
     "session",
     "settings",
     "spawn",

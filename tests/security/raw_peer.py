@@ -53,6 +53,9 @@ class Member:
     def place_of(self, node: int) -> PeerPlace | None:
         return PeerPlace(f"s{node}", PEERS) if node in (1, 2) else None
 
+    def note_clock(self, node: int, ahead_s: float) -> None:
+        pass
+
 
 ONE, TWO = Member(1, "s1"), Member(2, "s2")
 
@@ -133,7 +136,7 @@ def against(scenario: Callable[[SimEnv, Broker, RawPeer], Awaitable[None]]) -> N
 async def keep_alive(peer: RawPeer) -> None:
     while True:
         await trio.sleep(0.5)
-        await peer.say(m.Pong())
+        await peer.say(m.PeerPong(0))
 
 
 async def refused(peer: RawPeer, seconds: float = 2 * SILENCE_S) -> str:

@@ -44,7 +44,7 @@ def test_a_prefix_reaches_names_that_begin_with_it_but_none_of_the_brokers_own()
     assert access.may("consume", "topic", "orders.")
     assert not access.may("consume", "topic", "orders")
     assert access.may("see", "topic", "anything")
-    assert not access.may("see", "topic", "__groups")
+    assert not access.may("see", "topic", "__g.orders")
     assert access.may("browse", "topic", "__own")
     assert not access.may("consume", "topic", "__own")
 

@@ -217,7 +217,7 @@ def test_a_follower_that_reads_nothing_costs_its_leader_one_answer(monkeypatch: 
         began_s = trio.current_time()
         with memory_below(4 << 20), suppress(ConnectionLost):
             while True:
-                await peer.say(m.Pong())
+                await peer.say(m.PeerPong(0))
                 await trio.sleep(0.5)
                 assert sum([seat.taken for seat in topic.seats]) <= 2, "one is on its way, or in the stream"
         assert trio.current_time() <= began_s + 3 * SILENCE_S

@@ -282,11 +282,11 @@ def test_a_broker_that_breaks_the_protocol_is_closed(hostile: Hostile) -> None:
     against(scenario)
 
 
-def test_an_unknown_request_in_a_lane_is_refused_and_ends_nothing() -> None:
+def test_a_request_of_a_broker_in_the_lane_of_a_client_is_refused_and_ends_nothing() -> None:
     async def scenario(env: SimEnv, broker: Broker, peer: RawPeer) -> None:
         await peer.greet()
         await peer.say(OPEN, lane=1)
-        await peer.say(m.OpenTransactions("t", 1000), lane=1, correlation=1)
+        await peer.say(m.JoinTransaction(1, 1, "t", 0, 0), lane=1, correlation=1)
         event = await peer.next()
         assert isinstance(event.message, m.Failed)
         assert (event.lane, event.correlation, event.message.code) == (1, 1, "protocol.request_unknown")
@@ -500,7 +500,7 @@ class ConformingPeer:
     async def _asked(self, verb: str) -> m.Message:
         self._last += 1
         await self._peer.say(m.Administer(verb), lane=1, correlation=self._last)
-        await self._peer.say(m.Pong())
+        await self._peer.say(m.PeerPong(0))
         return (await self._peer.next()).message
 
 

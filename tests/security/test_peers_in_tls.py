@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 from pathlib import Path
 
@@ -38,6 +38,12 @@ class Member:
 
     def place_of(self, node: int) -> PeerPlace | None:
         return self.places.get(node)
+
+    def note_clock(self, node: int, ahead_s: float) -> None:
+        """No clock is compared here."""
+
+    def client_addresses(self, listener: str) -> Sequence[tuple[int, str]]:
+        return ()
 
 
 @asynccontextmanager

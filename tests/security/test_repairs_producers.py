@@ -22,6 +22,7 @@ from linn.core.ports.principal import Principal
 from linn.core.publish import producer_ids
 from linn.core.publish.producer_ids import PER_CONNECTION, OwnedProducers, ProducerIds
 from linn.core.publish.request import PublishRequest
+from linn.core.transactions.producer import RequestedEnd
 from linn.testing.sim_env import SimEnv
 from linn.wire import messages as m
 
@@ -371,8 +372,8 @@ async def test_a_user_who_was_fenced_by_another_ends_nothing_with_the_key_that_w
     assert bob.producer_key(second[0]) != ann.producer_key(first[0])
     branch = ann.take_producer_id()
     for attempt in (
-        lambda: ann.end_transaction(second, is_commit=True),
-        lambda: ann.end_transaction(second, is_commit=False),
+        lambda: ann.end_transaction(second, RequestedEnd(True)),
+        lambda: ann.end_transaction(second, RequestedEnd(False)),
         lambda: ann.add_branch(*second[:2], branch),
     ):
         with pytest.raises(LinnError, match="took over") as fenced:

@@ -31,13 +31,14 @@ from linn.core.batch.builder import build_from_records
 from linn.core.batch.record import LabelValue, Record
 from linn.core.batch.routes import Pair
 from linn.core.env.address import parse_address
+from linn.core.errors.names import AUDIT_TOPIC
 from linn.core.errors.texts import one_line, printable
 from linn.core.errors.tree import AddressInvalid, MessageInvalid
 from linn.protocols.capnp import conversation
 from linn.spark_plugin.place import broker_url
 from linn.spark_plugin.sink.messages import columns_of
 from linn.testing.sim_env import SimEnv
-from linn.verbs import VERBS, Verb
+from linn.verbs import TRANSACTIONS_TOPIC, VERBS, Verb
 from linn.wire import messages as m
 
 TOPICS = """
@@ -387,7 +388,10 @@ async def test_names_of_linns_own_are_not_made_published_to_read_or_deleted(env:
         await client.call(m.Subscribe("orders", group="billing"))
         await client.call(m.OpenTransactions("payments", 60_000))
         missing = "config.invalid" if makes_topics else "topic.unknown"
-        for name in "__groups", "__transactions", "__s.orders", "__":
+        for name in TRANSACTIONS_TOPIC, AUDIT_TOPIC:
+            assert await client.code_of(await client.send(m.Publish(name), [of_bytes(9)])) == "auth.forbidden"
+            assert await client.code_of(await client.send(verb("topic.delete", name=name))) == "auth.forbidden"
+        for name in "__g.orders", "__s.orders", "__":
             refused: list[tuple[str, m.Message]] = [
                 (missing, m.Publish(name)),
                 (missing, m.Publish(name, partition=0)),

@@ -114,6 +114,14 @@ DELIVERY = {"partition": 0, "delivery_id": 1, "consumer": "c", "outcome": "done"
 BROKER_VERBS = {
     "connection.list": {},
     "connection.close": {"number": 99},
+    "cluster.drain": {"node": 1},
+    "cluster.undrain": {"node": 1},
+    "cluster.remove": {"node": 1},
+    "cluster.reassign": {"topic": "t", "nodes": [1]},
+    "cluster.cancel": {"topic": "t"},
+    "cluster.balance": {},
+    "cluster.elect": {"topic": "t"},
+    "cluster.upgrade": {},
     "user.create": {"name": "new"},
     "user.alter": {"name": "old", "scram": ""},
     "user.delete": {"name": "old"},
@@ -196,6 +204,7 @@ ROWS = [
     Row("service.perform", ["run broker"], _verb("service.perform", service="spark", action="stop")),
     Row("broker.show", ["see broker"], _verb("broker.show")),
     Row("cluster.status", ["see broker"], _verb("cluster.status")),
+    Row("cluster.moves", ["see broker"], _verb("cluster.moves")),
     Row("metrics.show", ["see broker"], _verb("metrics.show", names=["linn_topics"])),
     *[Row(verb, ["admin broker"], _verb(verb, **arguments)) for verb, arguments in BROKER_VERBS.items()],
 ]
@@ -292,6 +301,11 @@ def test_every_request_verb_and_method_has_a_row() -> None:
         "take_producer_id",  # A number, of no use without a right to publish.
         "producer_key",  # Of an id that the session uses.
         "claim_producer_id",  # Only with the key of the same user.
+        "announce",  # As add_branch, where the transactions are coordinated.
+        "settle_over_brokers",  # As settle_in_transaction.
+        "end_over_brokers",  # As end_transaction.
+        "check_branch",  # Only refuses.
+        "at_coordinator",  # What it calls has a row, here or at the other broker.
         "decide",  # Only asks.
         "decided",  # What it calls has a row.
         "topic_names",

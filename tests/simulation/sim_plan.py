@@ -288,7 +288,7 @@ class Plan:
 
     def toml(self, life: int) -> str:
         """The broker of one life; its name is the life's number."""
-        head = f'[broker]\ndata_dir = "data"\ndrain_timeout = "1s"\nname = "{life}"\ngroup_storage = "always"\n'
+        head = f'[broker]\ndata_dir = "data"\ndrain_timeout = "1s"\nname = "{life}"\ntransaction_storage = "always"\n'
         head += f'[listeners.native]\naddress = "{ADDRESS}"\n'
         head += '[storage.memory]\nengine = "dram"\nmemory_bytes_max = "6KiB"\nscratch_bytes_max = "4KiB"\n'
         for name in ("os", "interval", "always"):

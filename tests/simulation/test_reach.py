@@ -12,7 +12,7 @@ from test_crashes import SEEDS
 from linn.testing import history as events
 from linn.testing.history import History
 
-RUN = (8, 12, 22, 46, 77, 84, 564, 708)
+RUN = (8, 12, 15, 22, 46, 77, 84, 564, 708)
 """Together they see everything; after a change of the plan look for others."""
 
 

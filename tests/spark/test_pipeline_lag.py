@@ -13,7 +13,7 @@ from linn.testing.sim_programs import SimProgram
 from linn.testing.virtual_world import VirtualWorld
 from tests.spark.scripted_driver import LIVE, STREAM, ScriptedDriver, ask, in_spark_world, pipelines, spark_world, state
 
-MONITORING = Path(__file__).parents[2] / "docs" / "how-to" / "monitor.md"
+ALERTS = Path(__file__).parents[2] / "deploy" / "alerts.yml"
 TO_CONSOLE = """
 [topics.orders]
 kind = "stream"
@@ -211,8 +211,8 @@ MINUTES = 60
 
 
 def alert(name: str) -> str:
-    """The expression of an alert that the page ships."""
-    found = re.search(rf"- alert: {name}\n +expr: (.*)\n +for: (\d+)m", MONITORING.read_text())
+    """The expression of an alert that linn ships."""
+    found = re.search(rf"- alert: {name}\n +expr: (.*)\n +for: (\d+)m", ALERTS.read_text())
     assert found is not None
     assert int(found[2]) < MINUTES
     return found[1]
@@ -230,7 +230,7 @@ def test_the_shipped_alert_fires_for_a_pipeline_that_never_comes_to_run(driver: 
         await trio.sleep(100)
         return 1
 
-    written = r'sum by \(pipeline\) \(linn_spark_pipeline_state\{state=~"(.*)"\}\) == 1'
+    written = r'sum by \(instance, pipeline\) \(linn_spark_pipeline_state\{state=~"(.*)"\}\) == 1'
     wanted = re.fullmatch(written, alert("LinnPipelineDown"))
     assert wanted is not None
     spark_world(driver).run(scenario)

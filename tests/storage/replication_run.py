@@ -208,7 +208,7 @@ class Node:
         else:
             tables: dict[int, LogTable] = content
             try:
-                matches = leader.followed(peer, link.follow.epoch, link.follow.session, tables, self.run.now_s)
+                matches = leader.followed(peer, link.follow.epoch, link.follow.session, tables, float, self.run.now_s)
             except NotLeader:
                 link.is_closed = True
                 return

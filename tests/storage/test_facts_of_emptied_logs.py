@@ -12,7 +12,7 @@ from engine_cases import segmented_log_in
 from linn.core.batch.batch import TRANSACTIONAL
 from linn.core.batch.builder import build_marker
 from linn.core.env.real.env import RealEnv
-from linn.core.log.producers import numbers_of
+from linn.core.log.producers import Numbered, Producers, numbers_of
 from linn.core.log.storage import PartitionLog
 from linn.storage_engines.segmented_log.checkpoint import Checkpoint, CheckpointFile
 from linn.testing.engines import PARTITION, EngineHarness, make_batch
@@ -55,6 +55,24 @@ async def filled(harness: EngineHarness) -> PartitionLog:
     log.append(marker, 2)
     log.facts.transactions.note(marker)
     return log
+
+
+async def test_producers_that_the_leader_told_are_known_after_a_kill_and_after_a_cut(harness: EngineHarness) -> None:
+    told = Producers()
+    told.stored(Numbered(9, 0, 5, 6, scattered=False), 99, 0.0)
+    log = await opened(harness)
+    publish(log, 1)
+    await log.restart_at(100)
+    await log.know_producers(Producers.decode(told.encode()))
+    log = await opened(harness)
+    assert log.facts.producers.encode() == told.encode()
+    for producer in (1, 2, 3):
+        publish(log, producer)
+    await log.trim(after=102)
+    await log.know_producers(Producers.decode(told.encode()))
+    log = await opened(harness)
+    assert log.bounds() == (100, 102)
+    assert log.facts.producers.encode() == told.encode()
 
 
 async def emptied_by_age(log: PartitionLog) -> None:

@@ -272,6 +272,17 @@ async def test_only_a_follower_takes_copies(world: World) -> None:
     assert world.partition.log.bounds() == (0, 0)
 
 
+async def test_a_copy_of_a_later_epoch_is_not_its_leaders(world: World) -> None:
+    world.follow()
+    world.partition.append_copy(copies(EPOCH))
+    with pytest.raises(CopyMisplaced):
+        world.partition.append_copy(copies(EPOCH, EPOCH + 1, first=1))
+    assert world.partition.log.bounds() == (0, 1)
+    world.follow(EPOCH + 1)
+    world.partition.append_copy(copies(EPOCH, EPOCH + 1, first=1))
+    assert world.partition.log.bounds() == (0, 3)
+
+
 async def test_a_cut_takes_producers_and_transactions_with_it(world: World) -> None:
     partition, storage = world.partition, world.storage
     world.follow()
@@ -284,7 +295,7 @@ async def test_a_cut_takes_producers_and_transactions_with_it(world: World) -> N
     assert (partition.stable_offset, partition.high_watermark, storage.producers, storage.held) == (2, 2, 0, set())
     assert not partition.open_transactions()
     marker = build_marker(9, 0, 1, 0, is_commit=True)
-    marker.stamp(2, 1_000, 0, 6)
+    marker.stamp(2, 1_000, 0, EPOCH)
     partition.append_copy([marker])
     assert partition.transactions is partition.log.facts.transactions
     assert partition.appended_records == 0
@@ -300,10 +311,10 @@ async def test_a_follower_goes_on_at_the_start_of_its_leader(world: World) -> No
     assert partition.start_offset == 2
     await partition.restart_at(50)
     assert (partition.log.bounds(), partition.high_watermark, partition.durable.offset) == ((50, 50), 50, 50)
-    partition.append_copy(copies(9, first=50))
+    partition.append_copy(copies(EPOCH, first=50))
     partition.commit(51)
     assert partition.appended_records == 0
-    assert (await partition.batch_at(50)).leader_epoch == 9
+    assert (await partition.batch_at(50)).leader_epoch == EPOCH
 
 
 async def test_retention_of_a_follower_is_that_of_its_leader(world: World) -> None:
@@ -313,5 +324,8 @@ async def test_retention_of_a_follower_is_that_of_its_leader(world: World) -> No
     await partition.enforce_retention(far_ms, age_ms=1, bytes_max=1)
     assert partition.start_offset == 0
     world.lead(EPOCH + 1)
-    await partition.enforce_retention(far_ms, age_ms=1, bytes_max=1)
+    for committed in (0, 1, 3):
+        partition.commit(committed)
+        await partition.enforce_retention(far_ms, age_ms=1, bytes_max=1)
+        assert partition.start_offset <= committed, "followers still need what is not committed"
     assert partition.start_offset == 3

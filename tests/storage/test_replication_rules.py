@@ -27,7 +27,7 @@ from linn.core.log.replication.events import (
     Restart,
 )
 from linn.core.log.replication.follower import Follower
-from linn.core.log.replication.leader import LAG_S, LINK_LOST_S, READ_AGAIN_S, Leader
+from linn.core.log.replication.leader import LAG_S, LOST_S, READ_AGAIN_S, Leader
 from linn.core.log.replication.matching import check_table, match_logs
 from linn.core.log.replication.replica import Replica
 from linn.core.log.storage import PartitionLog
@@ -57,13 +57,18 @@ class Led:
         self.log = log
         self.leader = Leader(1, view, {0: log}, {0: watermark}, minimum, 0.0)
         self.leader.durable(0, log.bounds()[1])
+        self.silent_s: dict[int, float] = {}
+        """The time since the last word of a node."""
 
     def append(self, epoch: int = 5) -> None:
         self.log.append(make_batch(1), epoch)
         self.leader.durable(0, self.log.bounds()[1])
 
     def follow(self, node: int, now_s: float = 0.0) -> None:
-        self.leader.followed(node, self.leader.part.epoch, f"s{node}", {0: EMPTY}, now_s)
+        def silent_s() -> float:
+            return self.silent_s.get(node, 0.0)
+
+        self.leader.followed(node, self.leader.part.epoch, f"s{node}", {0: EMPTY}, silent_s, now_s)
 
     def holds(self, node: int, end: int) -> None:
         self.leader.acknowledged(node, f"s{node}", [(0, end)])
@@ -203,7 +208,7 @@ async def test_a_log_that_a_follower_does_not_know_yet_is_not_committed() -> Non
     world.leader.add_log(1, other)
     world.leader.durable(1, 1)
     assert world.leader.watermarks() == {0: 3, 1: 0}
-    assert world.leader.followed(2, 5, "s2", {0: LogTable(0, 3, ((4, 0),))}, 1.0) == {0: Cut(3), 1: Cut(0)}
+    assert world.leader.followed(2, 5, "s2", {0: LogTable(0, 3, ((4, 0),))}, float, 1.0) == {0: Cut(3), 1: Cut(0)}
     world.leader.acknowledged(2, "s2", [(1, 1)])
     assert world.leader.watermarks() == {0: 3, 1: 1}
 
@@ -242,7 +247,7 @@ async def test_only_who_means_this_epoch_is_followed() -> None:
     world = await led()
     for epoch in (4, 6):
         with pytest.raises(NotLeader) as raised:
-            world.leader.followed(2, epoch, "s2", {0: EMPTY}, 0.0)
+            world.leader.followed(2, epoch, "s2", {0: EMPTY}, float, 0.0)
         assert (raised.value.leader, raised.value.epoch) == (1, 5)
 
 
@@ -253,14 +258,59 @@ async def test_a_member_without_a_link_is_removed_after_a_while() -> None:
     world = await led()
     world.follow(2)
     world.holds(2, 3)
-    world.leader.tick(LINK_LOST_S - 0.1)
+    world.leader.tick(LOST_S - 0.1)
     assert not changes(world.taken())
-    world.leader.tick(LINK_LOST_S)
+    world.leader.tick(LOST_S)
     (change,) = changes(world.taken())
     assert change == ChangeIsr(10, frozenset({1, 2}), {})
     assert world.watermark == 0, "it counts until the store has made the change"
     world.leader.changed(change, 11)
     assert (world.watermark, world.leader.part.revision) == (3, 11)
+
+
+async def test_a_member_that_is_silent_is_removed_although_its_link_stays() -> None:
+    world = await led()
+    for node in (2, 3):
+        world.follow(node)
+        world.holds(node, 3)
+    world.silent_s[3] = LOST_S - 0.5
+    world.leader.tick(5.0)
+    assert not changes(world.taken())
+    world.silent_s[3] = LOST_S
+    world.leader.tick(5.5)
+    (change,) = changes(world.taken())
+    assert change == ChangeIsr(10, frozenset({1, 2}), {})
+    world.leader.changed(change, 11)
+    world.leader.tick(6.5)
+    assert not changes(world.taken()), "it is not added while it is silent, though it holds everything"
+    world.silent_s[3] = 0.0
+    world.leader.tick(7.0)
+    assert [change.isr for change in changes(world.taken())] == [{1, 2, 3}]
+
+
+async def test_the_end_of_a_silent_link_gives_no_more_time() -> None:
+    world = await led(isr=(1, 2))
+    world.follow(2)
+    world.holds(2, 3)
+    world.silent_s[2] = 4.0
+    world.leader.tick(10.0)
+    assert not world.leader.has_enough
+    world.leader.unfollowed(2, "s2", 10.0)
+    world.leader.tick(10.1)
+    assert not world.leader.has_enough
+
+
+async def test_a_member_that_is_slow_but_heard_stays() -> None:
+    world = await led()
+    for node in (2, 3):
+        world.follow(node)
+        world.holds(node, 3)
+    world.append()
+    world.holds(2, 4)
+    world.silent_s[3] = 1.5
+    for tick in range(1, int(4 * LAG_S)):
+        world.leader.tick(tick / 4)
+    assert not changes(world.taken())
 
 
 async def test_a_member_that_is_behind_for_long_is_removed_and_an_idle_one_is_not() -> None:
@@ -297,6 +347,47 @@ async def test_a_member_whose_link_comes_and_goes_without_progress_is_removed() 
     world.follow(2, LAG_S)
     world.leader.tick(LAG_S)
     assert [change.isr for change in changes(world.taken())] == [{1}]
+
+
+async def test_it_is_removed_also_if_each_look_finds_it_without_a_link() -> None:
+    world = await led(isr=(1, 2), minimum=1)
+    for now_s in range(1, int(LAG_S)):
+        world.follow(2, now_s)
+        world.leader.unfollowed(2, "s2", now_s + 0.1)
+        world.leader.tick(now_s + 0.5)
+        assert not changes(world.taken())
+    world.follow(2, LAG_S)
+    world.leader.unfollowed(2, "s2", LAG_S)
+    world.leader.tick(LAG_S)
+    assert [change.isr for change in changes(world.taken())] == [{1}]
+
+
+async def test_a_node_with_a_damaged_log_is_not_added_before_it_has_begun_anew() -> None:
+    world = await led(isr=(1, 2), watermark=3)
+    world.leader.viewed(part(11, isr=(1, 2))._replace(unfit=frozenset({3})))
+    for node in (2, 3):
+        world.follow(node)
+        world.holds(node, 3)
+    world.leader.tick(1.0)
+    assert not changes(world.taken())
+    world.leader.viewed(part(12, isr=(1, 2)))
+    world.leader.tick(2.0)
+    assert [change.isr for change in changes(world.taken())] == [{1, 2, 3}]
+
+
+async def test_a_member_with_a_full_disk_that_was_removed_is_added_as_any_other() -> None:
+    world = await led()
+    world.leader.viewed(part(11)._replace(unfit=frozenset({3})))
+    world.follow(2)
+    world.holds(2, 3)
+    world.leader.tick(LOST_S)
+    (change,) = changes(world.taken())
+    assert change.isr == {1, 2}
+    world.leader.changed(change, 12)
+    world.follow(3, 3.0)
+    world.holds(3, 3)
+    world.leader.tick(3.0)
+    assert [change.isr for change in changes(world.taken())] == [{1, 2, 3}]
 
 
 async def test_the_set_never_shrinks_below_the_least_number() -> None:
@@ -451,7 +542,7 @@ async def test_a_leader_steps_down_when_the_store_names_another() -> None:
     world.holds(2, 3)
     assert (world.watermark, world.taken()) == (0, [])
     with pytest.raises(NotLeader):
-        world.leader.followed(3, 5, "s3", {0: EMPTY}, 1.0)
+        world.leader.followed(3, 5, "s3", {0: EMPTY}, float, 1.0)
 
 
 async def test_a_leader_whose_session_has_ended_goes_on_while_all_members_follow() -> None:

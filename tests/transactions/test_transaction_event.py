@@ -10,14 +10,17 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from linn.core.errors.tree import LogCorrupt
-from linn.core.groups.event import OffsetCommitted
 from linn.core.transactions.event import (
     IDENTITY_CHARACTERS_MAX,
     TRANSACTION_EVENT_VERSION,
+    Aborted,
+    Branches,
     Committed,
+    Joined,
+    Led,
     Named,
     NameForgotten,
-    OffsetsApplied,
+    Started,
     TransactionEvent,
     decode_transaction_events,
     encode_transaction_events,
@@ -26,20 +29,33 @@ from linn.core.transactions.event import (
 NUMBERS = st.integers(0, 2**63 - 1)
 EPOCHS = st.integers(0, 2**16 - 1)
 NAMES = st.sampled_from(["billing", "b", "Ä\u2028", "x" * 249])
-OFFSETS = st.builds(OffsetCommitted, st.sampled_from(["prices", "t"]), st.integers(0, 9), st.integers(0, 2**40))
 EVENTS: st.SearchStrategy[TransactionEvent] = st.one_of(
-    st.builds(Named, NAMES, NUMBERS, EPOCHS, NUMBERS, NUMBERS, st.integers(-1, 2**16 - 1)),
+    st.builds(
+        Named,
+        NAMES,
+        NUMBERS,
+        EPOCHS,
+        NUMBERS,
+        NUMBERS,
+        st.integers(-1, 2**16 - 1),
+        st.text(max_size=9),
+        NUMBERS,
+        st.lists(st.integers(0, 2**64 - 1), max_size=3),
+    ),
+    st.builds(Branches, NAMES, st.lists(NUMBERS, max_size=3), NUMBERS),
+    st.builds(Aborted, NAMES, NUMBERS, st.text(max_size=9), NUMBERS),
+    st.builds(Started, st.text(max_size=9)),
     st.builds(
         Committed,
         NAMES,
         NUMBERS,
         st.lists(NUMBERS, max_size=3),
-        st.lists(st.tuples(NAMES, OFFSETS), max_size=3),
         NUMBERS,
         st.text(max_size=IDENTITY_CHARACTERS_MAX),
     ),
-    st.builds(OffsetsApplied, NAMES),
     st.builds(NameForgotten, NAMES),
+    st.builds(Joined, NAMES, NUMBERS, NUMBERS, NAMES, st.uuids().map(lambda id: id.hex)),
+    st.just(Led()),
 )
 HEAD = bytes((TRANSACTION_EVENT_VERSION, 0))
 
@@ -105,14 +121,15 @@ def test_a_record_without_a_whole_head_or_body_is_corrupt(data: bytes) -> None:
 
 
 NAMED: list[Any] = [1, "a", 7, 0, 1, 2]
-COMMITTED: list[Any] = [2, "a", 1, [7], []]
+COMMITTED: list[Any] = [2, "a", 1, [7]]
+OTHERS: list[Any] = [[3, "a"], [4, "a", [7]], [5, "a", 7], [6, "boot"]]
 
 
 @pytest.mark.parametrize(
     "event",
     [
         [0, "a"],
-        [5, "a"],
+        [7, "a"],
         ["a"],
         [],
         {"name": "a"},
@@ -131,23 +148,29 @@ COMMITTED: list[Any] = [2, "a", 1, [7], []]
         [*NAMED, -2],
         [*NAMED, 2**16],
         [*NAMED, None],
-        [*NAMED, 3, "more"],
-        [2, "", 1, [7], []],
+        [*NAMED, 3, 7],
+        [*NAMED, 3, "ann", -1],
+        [*NAMED, 3, "ann", 1, ["7"]],
+        [*NAMED, 3, "ann", 1, [7], "more"],
+        [2, "", 1, [7]],
         [2, "a", 1],
-        [2, "a", -1, [7], []],
-        [2, "a", 1, [-7], []],
-        [2, "a", 1, ["7"], []],
-        [2, "a", 1, 7, []],
-        [2, "a", 1, [7], [["g"]]],
-        [2, "a", 1, [7], ["g"]],
-        [2, "a", 1, [7], [[7, [1, "t", 0, 1]]]],
-        [2, "a", 1, [7], [["g", []]]],
+        [2, "a", -1, [7]],
+        [2, "a", 1, [-7]],
+        [2, "a", 1, ["7"]],
+        [2, "a", 1, 7],
         [*COMMITTED, "more"],
         [3],
         [3, ""],
+        [3, b"a"],
         [3, "a", "more"],
-        [4],
-        [4, b"a"],
+        [4, "a"],
+        [4, "a", [-1]],
+        [4, "", [1]],
+        [5, "a"],
+        [5, "a", -1],
+        [5, "a", 1, 7],
+        [6],
+        [6, 7],
     ],
     ids=str,
 )
@@ -158,7 +181,7 @@ def test_an_event_of_a_wrong_shape_is_corrupt(event: object) -> None:
         decode_transaction_events(record(NAMED, event))
 
 
-@pytest.mark.parametrize("event", [NAMED, COMMITTED, [2, "a", 1, [7]], [3, "a"], [4, "a"]], ids=str)
+@pytest.mark.parametrize("event", [NAMED, COMMITTED, *OTHERS], ids=str)
 def test_the_right_shapes_are_taken(event: object) -> None:
     assert len(decode_transaction_events(record(event))[1]) == 1
 
@@ -171,4 +194,4 @@ def test_a_body_that_is_no_list_of_events_is_corrupt(body: bytes) -> None:
 
 def test_a_name_that_is_not_utf_8_is_corrupt() -> None:
     with pytest.raises(LogCorrupt):
-        decode_transaction_events(HEAD + b"\x91\x92\x04\xa2\xc3\x28")
+        decode_transaction_events(HEAD + b"\x91\x92\x03\xa2\xc3\x28")

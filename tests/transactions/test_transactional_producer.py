@@ -17,13 +17,14 @@ from linn.core.errors.tree import (
     TransactionFenced,
     TransactionUnknown,
 )
-from linn.core.groups.event import OffsetCommitted
 from linn.core.transactions.event import (
+    Aborted,
+    Branches,
     Committed,
     Named,
+    NameEvent,
     NameForgotten,
-    OffsetsApplied,
-    TransactionEvent,
+    Started,
     decode_transaction_events,
     encode_transaction_events,
 )
@@ -32,7 +33,6 @@ from linn.core.transactions.producer import (
     OFFSETS_MAX,
     PLACES_MAX,
     Owner,
-    PendingOffset,
     State,
     TransactionalProducer,
 )
@@ -40,18 +40,22 @@ from linn.core.transactions.producer import (
 FRESH, A, B = 70, 1, 2
 FIRST = 1 << 32
 USER = "ann"
-OFFSET = OffsetCommitted("prices", 0, 7)
 
 
 def opened(owner: Owner | None = None, before: TransactionalProducer | None = None) -> TransactionalProducer:
     """A name that a client has taken over."""
     producer = before or TransactionalProducer("billing")
-    producer.opened(producer.opening(FRESH, 1_000, owner), USER, 60.0)
+    producer.apply(producer.opening(FRESH, 1_000, owner, USER, 60.0, 7))
     return producer
 
 
-def pending(offset: OffsetCommitted = OFFSET) -> PendingOffset:
-    return PendingOffset(cast(Any, None), 1, offset)
+def abort(producer: TransactionalProducer, why: str = "") -> None:
+    """Abort the present transaction, which is to be marked."""
+    producer.end(Aborted(producer.name, producer.number, why))
+
+
+def add_branch(producer: TransactionalProducer, branch: int) -> None:
+    producer.apply(producer.adding(branch))
 
 
 def restarted(producer: TransactionalProducer) -> TransactionalProducer:
@@ -59,6 +63,7 @@ def restarted(producer: TransactionalProducer) -> TransactionalProducer:
     again = TransactionalProducer(producer.name)
     _, events = decode_transaction_events(encode_transaction_events(producer.snapshot(), restart=True))
     for event in events:
+        assert not isinstance(event, Started)
         again.apply(event)
     return again
 
@@ -68,27 +73,24 @@ def restarted(producer: TransactionalProducer) -> TransactionalProducer:
 
 def test_each_opening_has_a_later_epoch_and_numbers_that_were_never_used() -> None:
     producer = TransactionalProducer("billing")
-    named = producer.opening(FRESH, 1_000, None)
-    assert named == Named("billing", FRESH, 0, FIRST, 1_000)
-    producer.opened(named, USER, 60.0)
-    assert (producer.state, producer.timeout_s, producer.is_closed, producer.is_untouched) == (
-        State.IDLE,
-        60.0,
-        False,
-        True,
-    )
+    named = producer.opening(FRESH, 1_000, None, USER, 60.0, 7)
+    assert named == Named("billing", FRESH, 0, FIRST, 1_000, -1, USER, 60_000, [7])
+    producer.apply(named)
+    assert (producer.state, producer.timeout_s, producer.user, producer.is_untouched) == (State.IDLE, 60.0, USER, True)
     for _ in range(3):
         producer.begin(0.0)
-        producer.end(None)
+        abort(producer)
         producer.ended()
     assert producer.number == FIRST + 3
-    assert producer.opening(FRESH + 1, 2_000, None) == Named("billing", FRESH, 1, 2 * FIRST, 2_000)
+    named = producer.opening(FRESH + 1, 2_000, None, "bob", 1.5, 8)
+    assert named == Named("billing", FRESH, 1, 2 * FIRST, 2_000, -1, "bob", 1_500, [7, 8])
 
 
 def test_after_the_last_epoch_the_name_gets_another_producer_id() -> None:
     producer = opened()
     producer.apply(Named("billing", FRESH, 2**16 - 1, 5 * FIRST, 0))
-    assert producer.opening(FRESH + 1, 3, Owner(FRESH, 2**16 - 1, USER)) == Named("billing", FRESH + 1, 0, 6 * FIRST, 3)
+    named = producer.opening(FRESH + 1, 3, Owner(FRESH, 2**16 - 1, USER), USER, 60.0)
+    assert named == Named("billing", FRESH + 1, 0, 6 * FIRST, 3, -1, USER, 60_000, [0])
 
 
 def test_an_owner_that_opens_its_name_again_is_known_by_each_of_its_epochs() -> None:
@@ -103,26 +105,52 @@ def test_an_owner_that_opens_its_name_again_is_known_by_each_of_its_epochs() -> 
     assert [producer.is_owned_by(Owner(FRESH, epoch, USER)) for epoch in range(4)] == [False, False, False, True]
 
 
-def test_another_epoch_is_fenced_and_after_a_restart_the_name_is_opened_again() -> None:
+def test_another_epoch_and_another_user_are_fenced_also_after_a_restart() -> None:
     producer = opened()
     producer.check_owner(Owner(FRESH, 0, USER))
     assert not producer.is_untouched
-    for epoch in (1, 7):
+    for known in (producer, restarted(producer)):
+        known.check_owner(Owner(FRESH, 0, USER))
+        for owner in (Owner(FRESH, 1, USER), Owner(FRESH, 7, USER), Owner(FRESH, 0, "bob")):
+            with pytest.raises(TransactionFenced):
+                known.check_owner(owner)
+
+
+def test_an_opening_is_repeated_and_an_earlier_one_is_fenced_also_after_a_restart() -> None:
+    producer = opened()
+    producer.apply(producer.opening(FRESH, 1_000, None, USER, 60.0, 8))
+    for known in (producer, restarted(producer)):
+        again = known.repeated_opening(USER, None, 8)
+        assert again is not None
+        assert (again.producer_id, again.epoch, again.number) == (FRESH, 1, 2 * FIRST)
+        assert known.repeated_opening(USER, None, 9) is None
+        assert known.repeated_opening("bob", None, 8) is None
         with pytest.raises(TransactionFenced):
-            producer.check_owner(Owner(FRESH, epoch, USER))
-    again = restarted(producer)
-    assert again.is_closed
-    with pytest.raises(TransactionUnknown, match="restarted"):
-        again.check_owner(Owner(FRESH, 0, USER))
-    with pytest.raises(TransactionFenced):
-        again.check_owner(Owner(FRESH, 1, USER))
+            known.repeated_opening(USER, None, 7)
+
+
+@pytest.mark.parametrize("touch", ["", "branch", "commit", "abort"])
+def test_an_owner_that_does_not_know_its_opening_gets_it_again_if_it_was_not_used(touch: str) -> None:
+    producer = opened(Owner(FRESH, 0, USER), opened())
+    if touch == "branch":
+        add_branch(producer, A)
+    elif touch == "commit":
+        producer.apply(producer.decided([]))
+    elif touch == "abort":
+        producer.apply(Aborted("billing", producer.number))
+    for known in (producer, restarted(producer), restarted(restarted(producer))):
+        if touch:
+            with pytest.raises(TransactionFenced):
+                known.repeated_opening(USER, Owner(FRESH, 0, USER), 9)
+        else:
+            assert known.repeated_opening(USER, Owner(FRESH, 0, USER), 9) is not None
 
 
 def test_opening_a_name_forgets_its_branches_and_why_it_was_aborted() -> None:
     producer = opened()
-    producer.add_branch(A)
+    add_branch(producer, A)
     producer.begin(0.0)
-    producer.end(None, "it took too long")
+    abort(producer, "it took too long")
     producer.ended()
     number = producer.number - 1
     with pytest.raises(TransactionAborted, match="took too long"):
@@ -144,8 +172,8 @@ def test_a_transaction_is_idle_then_open_then_ending_and_the_next_one_is_idle() 
     assert not producer.begin(6.0)
     assert producer.began_s == 5.0
     producer.check_current(FIRST)
-    work = producer.end(None)
-    assert work is producer.work
+    work = producer.work
+    abort(producer)
     assert producer.is_ending
     with pytest.raises(TransactionBusy):
         producer.check_current(FIRST)
@@ -172,27 +200,37 @@ def test_a_name_is_not_taken_over_before_its_transaction_has_ended(state: State)
     producer = opened()
     producer.begin(0.0)
     if state is State.ENDING:
-        producer.end(None)
+        abort(producer)
     with pytest.raises(AssertionError):
-        producer.opening(FRESH, 0, None)
+        producer.opening(FRESH, 0, None, USER, 60.0)
 
 
 def test_an_abort_says_why_unless_it_was_asked_for() -> None:
     producer = opened()
     producer.begin(0.0)
-    producer.end(None, "an operator aborted it")
-    for _ in range(2):
-        with pytest.raises(TransactionAborted, match="an operator"):
-            producer.check_current(FIRST)
-        with pytest.raises(TransactionAborted, match="an operator"):
-            producer.check_ended(FIRST)
-        if producer.is_ending:
-            producer.ended()
-    producer.begin(0.0)
-    producer.end(None)
+    abort(producer, "an operator aborted it")
     producer.ended()
-    with pytest.raises(TransactionUnknown):
-        producer.check_ended(FIRST + 1)
+    for known in (producer, restarted(producer)):
+        assert known.number == FIRST + 1
+        with pytest.raises(TransactionAborted, match="an operator"):
+            known.check_current(FIRST)
+    producer.begin(0.0)
+    abort(producer)
+    producer.ended()
+    for known in (producer, restarted(producer)):
+        with pytest.raises(TransactionUnknown):
+            known.check_current(FIRST + 1)
+
+
+def test_an_abort_of_all_that_may_have_been_begun_says_why_for_each_number() -> None:
+    producer = opened()
+    producer.apply(Aborted("billing", FIRST, "the power failed", producer.unused_number - 1))
+    for known in (producer, restarted(producer)):
+        for number in (FIRST, FIRST + 1, 2 * FIRST - 1):
+            with pytest.raises(TransactionAborted, match="the power failed"):
+                known.check_current(number)
+        known.check_current(2 * FIRST)
+        known.check_owner(Owner(FRESH, 0, USER))
 
 
 def test_the_last_commit_of_a_name_is_known_and_those_before_are_not() -> None:
@@ -203,11 +241,25 @@ def test_the_last_commit_of_a_name_is_known_and_those_before_are_not() -> None:
         producer.end(producer.decided([]))
         assert producer.was_committed(number)
         producer.ended()
-    assert not producer.was_committed(FIRST)
-    with pytest.raises(TransactionUnknown):
-        producer.check_ended(FIRST)
-    with pytest.raises(TransactionAborted, match="restarted"):
-        restarted(producer).check_ended(FIRST + 2)
+    for known in (producer, restarted(producer)):
+        assert [known.was_committed(FIRST + at) for at in range(3)] == [False, True, False]
+        with pytest.raises(TransactionUnknown):
+            known.check_current(FIRST)
+
+
+@pytest.mark.parametrize("is_committed", [True, False])
+def test_a_restart_before_the_marks_goes_on_at_the_next_number(is_committed: bool) -> None:
+    producer = opened()
+    producer.begin(0.0)
+    if is_committed:
+        producer.end(producer.decided([]))
+    else:
+        abort(producer)
+    assert producer.number == FIRST
+    again = restarted(producer)
+    assert (again.number, again.state) == (FIRST + 1, State.IDLE)
+    producer.ended()
+    assert known(restarted(producer)) == known(producer)
 
 
 # --- work ------------------------------------------------------------------------------------------------------------
@@ -216,7 +268,7 @@ def test_the_last_commit_of_a_name_is_known_and_those_before_are_not() -> None:
 def test_the_next_transaction_waits_for_the_end_of_this_one() -> None:
     producer = opened()
     producer.begin(0.0)
-    producer.end(None)
+    abort(producer)
     for number in (FIRST, FIRST + 1):
         with pytest.raises(TransactionBusy, match=f"transaction {FIRST} "):
             producer.check_current(number)
@@ -228,8 +280,8 @@ def test_the_next_transaction_waits_for_the_end_of_this_one() -> None:
 
 def test_a_commit_names_branches_of_the_name_only() -> None:
     producer = opened()
-    producer.add_branch(A)
-    producer.add_branch(A)
+    add_branch(producer, A)
+    add_branch(producer, A)
     producer.check_branches([A])
     producer.check_branches([])
     with pytest.raises(TransactionError, match="producer 2 is no branch"):
@@ -238,14 +290,16 @@ def test_a_commit_names_branches_of_the_name_only() -> None:
 
 def test_branches_have_a_limit() -> None:
     producer = opened()
-    for branch in range(BRANCHES_MAX):
-        assert producer.add_branch(branch) is None
-    producer.add_branch(0)
-    producer.work.wrote = {branch: {} for branch in range(1, BRANCHES_MAX)}
-    assert producer.add_branch(BRANCHES_MAX) == 0, "the one that has not written makes room"
-    producer.work.wrote[BRANCHES_MAX] = {}
+    for branch in range(1, BRANCHES_MAX + 1):
+        add_branch(producer, branch)
+    producer.work.wrote = {branch: {} for branch in range(2, BRANCHES_MAX + 1)}
+    added = producer.adding(BRANCHES_MAX + 1)
+    assert added == Branches("billing", [BRANCHES_MAX + 1], dropped=1), "the one that has not written makes room"
+    producer.apply(added)
+    assert list(restarted(producer).branches) == list(producer.branches) == list(range(2, BRANCHES_MAX + 2))
+    producer.work.wrote[BRANCHES_MAX + 1] = {}
     with pytest.raises(LimitExceeded):
-        producer.add_branch(BRANCHES_MAX + 1)
+        producer.adding(BRANCHES_MAX + 2)
 
 
 def test_the_last_sequence_has_taken_effect_for_good_and_only_with_its_identity() -> None:
@@ -295,57 +349,42 @@ def test_partitions_have_a_limit_whether_written_to_or_held() -> None:
         producer.check_room()
 
 
-def test_of_offsets_in_one_partition_the_last_counts_and_all_have_a_limit() -> None:
+def test_offsets_have_a_limit() -> None:
     producer = opened()
     for index in range(OFFSETS_MAX):
-        producer.add_offset("g", pending(OffsetCommitted("prices", index, 1)))
-    producer.add_offset("g", pending())
-    decision = producer.decided([A])
-    assert (decision.number, decision.branches, len(decision.offsets)) == (FIRST, [A], OFFSETS_MAX)
-    assert decision.offsets[0] == ("g", OFFSET)
-    for group, offset in (("other", OFFSET), ("g", OffsetCommitted("prices", OFFSETS_MAX, 1))):
+        producer.check_offset("g", "prices", index)
+        producer.work.offsets["g", "prices", index] = 1
+    producer.check_offset("g", "prices", 0)
+    for place in (("other", "prices", 0), ("g", "other", 0), ("g", "prices", OFFSETS_MAX)):
         with pytest.raises(LimitExceeded):
-            producer.add_offset(group, pending(offset))
-
-
-@pytest.mark.parametrize("with_offsets", [False, True])
-def test_offsets_of_a_decision_are_applied_once(with_offsets: bool) -> None:
-    producer = opened()
-    producer.begin(0.0)
-    if with_offsets:
-        producer.add_offset("g", pending())
-    producer.end(producer.decided([A]))
-    assert producer.has_offsets_to_apply is with_offsets
-    assert restarted(producer).has_offsets_to_apply is with_offsets
-    producer.apply(OffsetsApplied("billing"))
-    assert not producer.has_offsets_to_apply
-    assert not restarted(producer).has_offsets_to_apply
+            producer.check_offset(*place)
 
 
 # --- the log ---------------------------------------------------------------------------------------------------------
 
 NUMBERS = st.integers(0, 2**40)
-EVENTS: st.SearchStrategy[TransactionEvent] = st.one_of(
+EVENTS: st.SearchStrategy[NameEvent] = st.one_of(
     st.builds(Named, st.just("billing"), NUMBERS, st.integers(0, 9), NUMBERS, NUMBERS, st.integers(-1, 9)),
     st.builds(
         Committed,
         st.just("billing"),
         NUMBERS,
         st.lists(NUMBERS, max_size=2),
-        st.sampled_from([[], [("g", OFFSET)], [("g", OFFSET), ("h", OFFSET)]]),
     ),
-    st.just(OffsetsApplied("billing")),
+    st.builds(Branches, st.just("billing"), st.lists(st.integers(1, 4), max_size=2), st.integers(0, 4)),
+    st.builds(Aborted, st.just("billing"), NUMBERS, st.sampled_from(["", "why"]), NUMBERS),
     st.just(NameForgotten("billing")),
 )
 
 
 def known(producer: TransactionalProducer) -> dict[str, object]:
-    names = "producer_id", "epoch", "number", "opened_ms", "resumed", "committed", "has_offsets_to_apply"
-    return {name: getattr(producer, name) for name in names}
+    names = "producer_id", "epoch", "number", "opened_ms", "resumed", "committed"
+    more = "user", "timeout_s", "branches", "is_untouched", "_aborted", "_openings"
+    return {name: getattr(producer, name) for name in (*names, *more)}
 
 
 @given(st.lists(EVENTS))
-def test_a_snapshot_restores_whatever_the_events_have_made(events: list[TransactionEvent]) -> None:
+def test_a_snapshot_restores_whatever_the_events_have_made(events: list[NameEvent]) -> None:
     producer = TransactionalProducer("billing")
     producer.apply(Named("billing", FRESH, 0, FIRST, 1))
     for event in events:
@@ -354,7 +393,7 @@ def test_a_snapshot_restores_whatever_the_events_have_made(events: list[Transact
 
 
 @given(st.lists(EVENTS))
-def test_numbers_never_go_back(events: list[TransactionEvent]) -> None:
+def test_numbers_never_go_back(events: list[NameEvent]) -> None:
     producer = TransactionalProducer("billing")
     for event in events:
         before = producer.number

@@ -5,8 +5,10 @@ from __future__ import annotations
 import pytest
 
 from linn.cli.workers.order import LINKS, WorkerOrder, check, worker_config
+from linn.core.batch.steps import run_steps
 from linn.core.config.config import Config, load_config
 from linn.core.config.toml_source import TomlSource
+from linn.core.config.topic_checks import decode_topic
 from linn.core.errors.tree import AddressInvalid, ConfigError
 from linn.core.plugins.manager import built_in
 
@@ -67,6 +69,13 @@ def test_workers_share_the_memory_of_one_broker() -> None:
     assert ordered(1).broker.memory_bytes_max == MACHINE_BYTES // 2 // 4
     assert ordered(1, '[broker]\nmemory_bytes_max = "1GiB"\n').broker.memory_bytes_max == (1 << 30) // 4
     assert ordered(1, '[broker]\nmemory_bytes_max = "16MiB"\n').broker.memory_bytes_max == 16 << 20
+
+
+def test_several_replicas_are_for_topics_that_are_made_live() -> None:
+    around = ordered(1).surroundings({}, {}, PLUGINS)
+    assert run_steps(decode_topic("t", {"replicas": 2}, around)).replicas == 2
+    with pytest.raises(ConfigError, match=r"topics\.t\.replicas: other brokers hold a topic only in a \[cluster\]"):
+        config(LISTENERS + "[topics.t]\nreplicas = 2\n")
 
 
 def test_a_cluster_is_refused() -> None:

@@ -135,6 +135,25 @@ def test_a_broker_alone_gets_everything_back() -> None:
     run(scenario)
 
 
+def test_the_log_of_transactions_is_no_topic_of_a_broker_alone() -> None:
+    own = {"topics/__transactions": {"id": MAILS, "settings": {"kind": "stream"}, "live_bindings": []}}
+
+    async def scenario(env: SimEnv) -> None:
+        await begin_alone(env)
+        await share(env)
+        async with folders(env) as (found, store):
+            await store.load()
+            await store.put_all(own, {})
+            of_worker_1 = found.store(DATA)
+            await of_worker_1.load()
+            await of_worker_1.put_all(own, {})  # It has the logs.
+        await end_sharing(env)
+        await check_alone(env)
+        assert "topics/__transactions" not in await values(env, DATA)
+
+    run(scenario)
+
+
 def test_a_broker_alone_goes_on_with_the_deletion_of_a_topic() -> None:
     async def scenario(env: SimEnv) -> None:
         await begin_alone(env)

@@ -171,6 +171,35 @@ def test_the_folder_of_one_broker_becomes_that_of_workers_and_back(folder: Path)
         assert counts(broker) == dict.fromkeys(TOPICS, confirmed + 3)
 
 
+def read_in_group(broker: BrokerProcess, count: int) -> list[str]:
+    """Read some messages of the stream "log" in a group, and commit them."""
+    found = []
+    with connect(broker.url) as client, client.consumer("log", group="readers", start="earliest", prefetch=1) as reader:
+        while len(found) < count:
+            message = reader.get(END_S)
+            assert message is not None
+            found.append(message.value.decode())
+            message.ack()
+    return found
+
+
+def test_a_group_goes_on_at_its_positions_with_workers_and_without(folder: Path) -> None:
+    with BrokerProcess(folder) as broker:
+        with connect(broker.url) as client:
+            client.admin.create_topic("log", kind="stream")
+            with client.producer(topic="log") as producer:
+                for number in range(6):
+                    producer.publish(f"{number}".encode())
+        assert read_in_group(broker, 2) == ["0", "1"]
+        assert broker.stop() == 0
+    with BrokerProcess(folder, options=TWO) as broker:
+        assert read_in_group(broker, 2) == ["2", "3"]
+        assert broker.stop() == 0
+    with BrokerProcess(folder) as broker:
+        assert read_in_group(broker, 2) == ["4", "5"]
+        assert broker.stop() == 0
+
+
 def test_wrong_numbers_and_configurations_are_refused_in_a_line(folder: Path) -> None:
     assert refused(folder, "", "--workers", "0").returncode == 2
     assert refused(folder, "", "--workers", "many").returncode == 2

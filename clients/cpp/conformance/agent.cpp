@@ -207,7 +207,7 @@ class Agent {
     options.topic = command["topic"].text();
     if (command.has("exchange")) options.exchange = command["exchange"].text();
     options.partition = static_cast<std::int32_t>(command["partition"].number(-1));
-    options.acks = acks_of(command["acks"].text("leader"));
+    options.acks = acks_of(command["acks"].text("all"));
     options.codec = codec_of(command);
     options.mandatory = command["mandatory"].truth();
     options.batch_bytes = std::numeric_limits<std::size_t>::max();

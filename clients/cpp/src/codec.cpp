@@ -189,12 +189,15 @@ Incoming read_member(Frame::Reader root) {
     case Frame::PEER_CHALLENGE:
     case Frame::PEER_PROOF:
     case Frame::PEER_WELCOME:
+    case Frame::PEER_PONG:
     case Frame::OPEN_LANE:
     case Frame::CLOSE_LANE:
     case Frame::FOLLOW:
     case Frame::FOLLOWED:
     case Frame::REPLICATE:
-    case Frame::REPLICATED: malformed_frame("the broker sent a message that only brokers send to one another");
+    case Frame::REPLICATED:
+    case Frame::JOIN_TRANSACTION:
+    case Frame::MARK_TRANSACTION: malformed_frame("the broker sent a message that only brokers send to one another");
   }
   return Unknown{};
 }

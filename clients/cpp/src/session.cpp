@@ -17,11 +17,12 @@ Error closed() { return {"client.closed", "the client was closed"}; }
 // --- life ---
 
 Session::Session(std::string_view url, ClientOptions options)
-    : url_(url), options_(std::move(options)), outage_(std::make_shared<Outage>(url, options_.log)) {}
+    : url_(url), urls_(urls_of(url)), options_(std::move(options)), outage_(std::make_shared<Outage>(url, options_.log)) {}
 
 std::shared_ptr<Session> Session::open(std::string_view url, ClientOptions options) {
   const std::shared_ptr<Session> session(new Session(url, std::move(options)));
-  session->connection_ = Connection::open(session->url_, session->options_, session->alarm_);
+  session->connection_ = session->open_any(
+      [&](const std::string& one) { return Connection::open(one, session->options_, session->alarm_); });
   session->broker_ = session->connection_->broker();
   session->producer_ids_ = std::make_shared<ProducerIds>(
       ProducerClaim{session->broker_.producer_id, session->broker_.producer_key});
@@ -137,6 +138,7 @@ void Session::keep_connected() {
     if (is_closed()) return;
     const Clock::time_point now = Clock::now();
     outage_->begins(reason, now);
+    at_ = (at_ + 1) % urls_.size();
     // A connection that ends as soon as it is made is no better than one that fails: back off all the same.
     ended_early = now - began < options_.backoff_max ? ended_early + 1 : 0;
     if (ended_early > 1) sleep_until(now + backoff_after(ended_early - 2));
@@ -172,15 +174,31 @@ std::shared_ptr<Connection> Session::connect_again() {
   return connection;
 }
 
+/// To the first address that answers, beginning with the present one. Throws Error: of the last address, or one that no
+/// other attempt can mend.
+std::shared_ptr<Connection> Session::open_any(
+    const std::function<std::shared_ptr<Connection>(const std::string&)>& open) {
+  std::optional<Error> reason;
+  for (std::size_t tried = 0; tried < urls_.size() && !is_closed(); ++tried) {
+    try {
+      return open(urls_[at_]);
+    } catch (const Error& error) {
+      if (!reason || reason->retriable()) reason = error;
+    }
+    at_ = (at_ + 1) % urls_.size();
+  }
+  throw reason ? *reason : closed();
+}
+
 /// A connection over which the client goes on with its producer ids, or with new ones if the broker does not know
 /// them: its data was replaced. Throws Error.
-std::shared_ptr<Connection> Session::open_with_ids() {
+std::shared_ptr<Connection> Session::open_with_ids(const std::string& url) {
   try {
-    return Connection::open(url_, options_, alarm_, producer_ids_->claim());
+    return Connection::open(url, options_, alarm_, producer_ids_->claim());
   } catch (const Error& error) {
     if (error.code() != "producer.foreign") throw;
   }
-  auto connection = Connection::open(url_, options_, alarm_);
+  auto connection = Connection::open(url, options_, alarm_);
   producer_ids_->replace({connection->broker().producer_id, connection->broker().producer_key});
   return connection;
 }
@@ -191,7 +209,7 @@ std::shared_ptr<Connection> Session::try_to_connect() {
     if (attempts > 0) sleep_until(Clock::now() + backoff_after(attempts - 1));
     if (is_closed()) return nullptr;
     try {
-      return open_with_ids();
+      return open_any([&](const std::string& url) { return open_with_ids(url); });
     } catch (const Error& error) {
       outage_->goes_on(error, Clock::now());
       if (!error.retriable()) return nullptr;

@@ -10,6 +10,7 @@
 #include <chrono>
 #include <condition_variable>
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <mutex>
 #include <optional>
@@ -101,11 +102,16 @@ class Session {
   Error send_until_lost(const std::shared_ptr<Connection>& connection);
   std::shared_ptr<Connection> connect_again();
   std::shared_ptr<Connection> try_to_connect();
-  std::shared_ptr<Connection> open_with_ids();
+  std::shared_ptr<Connection> open_any(const std::function<std::shared_ptr<Connection>(const std::string&)>& open);
+  std::shared_ptr<Connection> open_with_ids(const std::string& url);
   bool give_up();
   bool is_closed() const;
 
   const std::string url_;
+  /// A URL for each of its addresses.
+  const std::vector<std::string> urls_;
+  /// The index of the one that is connected, or was tried last.
+  std::size_t at_ = 0;
   const ClientOptions options_;
   const std::shared_ptr<Outage> outage_;
   const std::shared_ptr<Alarm> alarm_ = std::make_shared<Alarm>();

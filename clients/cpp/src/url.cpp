@@ -1,5 +1,6 @@
 #include "url.h"
 
+#include <algorithm>
 #include <charconv>
 #include <cstdint>
 
@@ -64,10 +65,30 @@ Address parse_url(std::string_view url) {
     host.remove_prefix(1);
     behind.remove_prefix(1);
   }
-  if (host.empty() || host.find_first_of("/?#@[] ") != std::string_view::npos) invalid(url);
+  if (host.empty() || host.find_first_of("/?#@[], ") != std::string_view::npos) invalid(url);
   if (behind.empty()) return {{}, std::string(host), std::string(default_port), is_tls};
   if (behind.front() != ':') invalid(url);
   return {{}, std::string(host), checked_port(behind.substr(1), url), is_tls};
+}
+
+std::vector<std::string> urls_of(std::string_view url) {
+  const std::size_t scheme_end = url.find("://");
+  if (url.find(',') == std::string_view::npos || scheme_end == std::string_view::npos || url.starts_with(unix_scheme)) {
+    parse_url(url);
+    return {std::string(url)};
+  }
+  if (url.find('@') != std::string_view::npos) parse_url(url);  // Throws, and repeats no password.
+  const std::string scheme(url.substr(0, scheme_end + 3));
+  std::vector<std::string> urls;
+  for (std::size_t begin = scheme.size(); begin <= url.size();) {
+    const std::size_t end = std::min(url.find(',', begin), url.size());
+    urls.push_back(scheme + std::string(url.substr(begin, end - begin)));
+    parse_url(urls.back());
+    begin = end + 1;
+  }
+  if (urls.size() > addresses_max)
+    throw Error("listener.address_invalid", "a URL has at most " + std::to_string(addresses_max) + " addresses");
+  return urls;
 }
 
 }  // namespace linn::detail

@@ -1,8 +1,10 @@
 // A broker's URL: linn://HOST[:PORT], linn://[V6][:PORT], the same with linns:// for TLS, or linn+unix:///PATH.
+// Several brokers of a cluster are separated by commas: linn://HOST[:PORT],HOST[:PORT].
 #pragma once
 
 #include <string>
 #include <string_view>
+#include <vector>
 
 namespace linn::detail {
 
@@ -14,7 +16,13 @@ struct Address {
   bool is_tls = false;
 };
 
-/// Throws Error listener.address_invalid.
+/// The most addresses in one URL: an attempt to connect tries all of them, one after another.
+inline constexpr std::size_t addresses_max = 32;
+
+/// Of a URL with one address. Throws Error listener.address_invalid.
 Address parse_url(std::string_view url);
+
+/// A URL for each address of one, in its order. Throws Error listener.address_invalid.
+std::vector<std::string> urls_of(std::string_view url);
 
 }  // namespace linn::detail

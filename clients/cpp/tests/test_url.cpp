@@ -3,6 +3,7 @@
 #include "url.h"
 
 using linn::detail::parse_url;
+using linn::detail::urls_of;
 
 namespace {
 
@@ -23,10 +24,23 @@ void unix_has_a_path_with_its_quotes_undone() {
   CHECK(parse_url("linn+unix:///a%20b").path == "/a b");
 }
 
+void several_addresses_are_several_urls() {
+  CHECK(urls_of("linn://a,b:5467,[::1]") == (std::vector<std::string>{"linn://a", "linn://b:5467", "linn://[::1]"}));
+  CHECK(urls_of("linns://a,b/") == (std::vector<std::string>{"linns://a", "linns://b/"}));
+  CHECK(urls_of("linn+unix:///a,b") == std::vector<std::string>{"linn+unix:///a,b"});
+  for (const char* url : {"linn://a,", "linn://,a", "linn://a,,b", "linn://a,linn://b", "linn://a/x,b", "linn://a,b:0",
+                          "a,b", "linn://a,u@b"})
+    CHECK(code_of([&] { urls_of(url); }) == "listener.address_invalid");
+  std::string many = "linn://h";
+  for (std::size_t count = 1; count < linn::detail::addresses_max; ++count) many += ",h";
+  CHECK(urls_of(many).size() == linn::detail::addresses_max);
+  CHECK(code_of([&] { urls_of(many + ",h"); }) == "listener.address_invalid");
+}
+
 void anything_else_is_refused() {
   for (const char* url :
        {"", "http://x", "linn:", "linn://", "linn://:5466", "linn://h:", "linn://h:0", "linn://h:65536", "linn://h:x",
-        "linn://h/topic", "linn://u@h", "linn://h?x", "linns://", "linnss://h", "linn://[::1", "linn://[::1]x", "linn+unix://x", "linn+unix:///",
+        "linn://h/topic", "linn://u@h", "linn://h?x", "linn://h,i", "linns://", "linnss://h", "linn://[::1", "linn://[::1]x", "linn+unix://x", "linn+unix:///",
         "linn+unix:///a%2", "linn+unix:///a%zz", "linn+unix:///a%00"})
     CHECK(code_of([&] { parse_url(url); }) == "listener.address_invalid");
 }
@@ -51,6 +65,7 @@ int main() {
   return run({{"TCP has a host and a port", tcp_has_a_host_and_a_port},
               {"TLS is a scheme of its own", tls_is_a_scheme_of_its_own},
               {"a Unix socket has a path, its quotes undone", unix_has_a_path_with_its_quotes_undone},
+              {"several addresses are several URLs", several_addresses_are_several_urls},
               {"anything else is refused", anything_else_is_refused},
               {"no error repeats a password", no_error_repeats_a_password}});
 }

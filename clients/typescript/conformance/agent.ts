@@ -148,7 +148,7 @@ class Agent {
   }
 
   async #publish(command: Fields): Promise<Fields> {
-    const acks = (command["acks"] ?? "leader") as Acks;
+    const acks = (command["acks"] ?? "all") as Acks;
     const exchange = command["exchange"] as string | undefined;
     const target = exchange === undefined ? { topic: command["topic"] as string } : { exchange };
     const key = JSON.stringify([target, acks, command["zstd"] === true]);

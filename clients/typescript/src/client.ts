@@ -13,7 +13,7 @@ import { Producer, type ProducerOptions } from "./producer.js";
 import type { Tls } from "./secure.js";
 import { Session, TIMER_MS_MAX } from "./session.js";
 import type { Struct } from "./struct.js";
-import { addressOf } from "./url.js";
+import { addressesOf } from "./url.js";
 import { nodeZstd, type Zstd } from "./zstd.js";
 
 export interface ClientOptions {
@@ -79,17 +79,17 @@ const BACKOFF_MAX_MS = 2_000;
 const FETCH_BYTES_MAX = 1 << 20;
 
 /** Connect to a broker, once. URLs: linn://HOST[:PORT] (5466), linn://[V6][:PORT], linn+unix:///PATH, and linns:// for
- * TLS. A connection that is lost later is made again for as long as the client is open.
+ * TLS; linn://HOST,HOST names several brokers of a cluster. A connection that is lost later is made again for as long as the client is open.
  *
  * Rejects with listener.address_invalid, connection.failed, connection.lost, tls.failed, tls.required, auth.failed,
  * protocol.version_unsupported, protocol.malformed (what answered is no broker), message.invalid (an option makes no
  * sense). */
 export async function connect(url: string, options: ClientOptions = {}): Promise<Client> {
-  const address = addressOf(url);
-  if (options.tls !== undefined && address.tlsHost === undefined) {
+  const addresses = addressesOf(url);
+  if (options.tls !== undefined && addresses[0]!.tlsHost === undefined) {
     throw new LinnError("listener.address_invalid", `${url} is a URL without TLS, and there is tls: use linns://`);
   }
-  const session = await Session.open(url, address, {
+  const session = await Session.open(url, addresses, {
     name: options.name ?? NAME,
     login: checkedLogin(options.login),
     tls: options.tls ?? {},

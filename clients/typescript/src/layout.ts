@@ -264,6 +264,19 @@ export const STRUCTS = {
       logsIn: ["bool", 32],
     },
   },
+  JoinTransaction: {
+    words: 5,
+    pointers: 2,
+    fields: {
+      branch: ["i64", 0],
+      number: ["u64", 8],
+      topic: ["text", 0],
+      topicIdHigh: ["u64", 16],
+      topicIdLow: ["u64", 24],
+      user: ["text", 1],
+      ownerEpoch: ["i32", 32],
+    },
+  },
   LeaseEnded: {
     words: 2,
     pointers: 0,
@@ -275,7 +288,7 @@ export const STRUCTS = {
   },
   LogCut: {
     words: 2,
-    pointers: 0,
+    pointers: 1,
     fields: {
       log: ["u32", 0],
       at: ["i64", 8],
@@ -292,7 +305,7 @@ export const STRUCTS = {
   },
   LogNews: {
     words: 3,
-    pointers: 0,
+    pointers: 1,
     fields: {
       log: ["u32", 0],
       start: ["i64", 8],
@@ -308,6 +321,19 @@ export const STRUCTS = {
       start: ["i64", 8],
       end: ["i64", 16],
       epochs: ["structs", 0, "EpochStart"],
+    },
+  },
+  MarkTransaction: {
+    words: 4,
+    pointers: 3,
+    fields: {
+      topic: ["text", 0],
+      topicIdHigh: ["u64", 0],
+      topicIdLow: ["u64", 8],
+      producerId: ["i64", 16],
+      number: ["u64", 24],
+      commits: ["i64s", 1],
+      aborts: ["i64s", 2],
     },
   },
   Node: {
@@ -359,6 +385,7 @@ export const STRUCTS = {
       leader: ["u32", 0],
       startOffset: ["i64", 8],
       highWatermark: ["i64", 16],
+      leaderEpoch: ["i32", 4],
     },
   },
   PeerChallenge: {
@@ -366,6 +393,13 @@ export const STRUCTS = {
     pointers: 1,
     fields: {
       nonce: ["text", 0],
+    },
+  },
+  PeerPong: {
+    words: 1,
+    pointers: 0,
+    fields: {
+      clockMs: ["i64", 0],
     },
   },
   PeerProof: {
@@ -418,13 +452,14 @@ export const STRUCTS = {
   },
   Publish: {
     words: 1,
-    pointers: 1,
+    pointers: 2,
     fields: {
       target: ["text", 0],
       toExchange: ["bool", 0],
       acks: ["u16", 2],
       partition: ["i32", 4, -1],
       mandatory: ["bool", 1],
+      topics: ["texts", 1],
     },
   },
   Published: {
@@ -606,7 +641,7 @@ export const STRUCTS = {
   },
   Welcome: {
     words: 6,
-    pointers: 4,
+    pointers: 5,
     fields: {
       version: ["u16", 0],
       features: ["texts", 0],
@@ -621,6 +656,8 @@ export const STRUCTS = {
       producerKey: ["u64", 40],
       user: ["text", 2],
       login: ["text", 3],
+      cluster: ["text", 4],
+      node: ["u32", 28],
     },
   },
 } as const;
@@ -676,4 +713,7 @@ export const MEMBERS = [
   ["followed", "Followed"],
   ["replicate", "Replicate"],
   ["replicated", "Replicated"],
+  ["peerPong", "PeerPong"],
+  ["joinTransaction", "JoinTransaction"],
+  ["markTransaction", "MarkTransaction"],
 ] as const;

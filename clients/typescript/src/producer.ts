@@ -30,8 +30,8 @@ import { noZstd } from "./zstd.js";
 export type Acks = "none" | "leader" | "all";
 
 export interface ProducerOptions {
-  /** "leader": confirmed when stored as the topic's durability asks for; "all": by every replica; "none": not at
-   * all. */
+  /** "all", the default: confirmed when every in-sync replica has stored it as the topic's durability asks for;
+   * "leader": when the broker that leads the topic has; "none": not at all. */
   acks?: Acks;
   /** Compress the batches. */
   codec?: "zstd";
@@ -111,7 +111,7 @@ export class Producer implements SessionUser {
     readonly toExchange: boolean,
     options: ProducerOptions,
   ) {
-    const { acks = "leader", batchBytesMax = BATCH_BYTES_MAX, inFlightMax = IN_FLIGHT_MAX } = options;
+    const { acks = "all", batchBytesMax = BATCH_BYTES_MAX, inFlightMax = IN_FLIGHT_MAX } = options;
     const { bufferBytesMax = BUFFER_BYTES_MAX, idempotent = true } = options;
     if (!(acks in ACKS)) throw invalid(`acks must be "none", "leader" or "all", not ${JSON.stringify(acks)}`);
     if (!(batchBytesMax > 0 && inFlightMax > 0 && bufferBytesMax > 0))

@@ -1,6 +1,7 @@
 // Session: a client's connection, which comes back for as long as the client is open.
 //
-// Laws: there is one connection at a time. When it is lost another is made, with growing waits. Where the session gives
+// Laws: there is one connection at a time. When it is lost another is made, with growing waits; an attempt tries all
+// addresses of the URL, beginning behind the one that was lost. Where the session gives
 // up (after `retriesMax` attempts, or where the broker speaks another version) whatever waits is failed, and it tries
 // again only when a connection is wanted.
 
@@ -56,9 +57,11 @@ export class Session {
 
   private constructor(
     readonly peer: string,
-    readonly address: Address,
+    readonly addresses: readonly Address[],
     readonly options: SessionOptions,
     connection: Connection,
+    /** The index of the address that is connected, or was tried last. */
+    private at: number,
   ) {
     this.#connection = connection;
     this.producerIds = new ProducerIds(connection.welcome.producerId, connection.welcome.producerKey);
@@ -66,8 +69,9 @@ export class Session {
   }
 
   /** Connect, once; throws as `Connection.open`. */
-  static async open(peer: string, address: Address, options: SessionOptions): Promise<Session> {
-    return new Session(peer, address, options, await Connection.open(peer, address, options));
+  static async open(peer: string, addresses: readonly Address[], options: SessionOptions): Promise<Session> {
+    const [connection, at] = await openAny(addresses, 0, (address) => Connection.open(peer, address, options));
+    return new Session(peer, addresses, options, connection, at);
   }
 
   /** The connection, while there is one. */
@@ -165,6 +169,7 @@ export class Session {
   #lost(error: LinnError): void {
     if (this.closed) return;
     this.outage = new Outage(this.peer, error, this.options.onConnection);
+    this.at = (this.at + 1) % this.addresses.length;
     void this.#reconnect(this.outage);
   }
 
@@ -193,10 +198,12 @@ export class Session {
     for (let attempts = 0; !this.isUsedUp(attempts + 1); attempts++) {
       if (attempts > 0) await this.#sleep(this.backoffMs(attempts - 1));
       if (this.closed) return undefined;
-      this.#attempt = new AbortController();
-      const address = { ...this.address, signal: this.#attempt.signal };
+      const { signal } = (this.#attempt = new AbortController());
       try {
-        return await this.#openWithIds(address);
+        const open = (address: Address): Promise<Connection> => this.#openWithIds({ ...address, signal });
+        const [connection, at] = await openAny(this.addresses, this.at, open, signal);
+        this.at = at;
+        return connection;
       } catch (error) {
         if (!(error instanceof LinnError)) throw error;
         if (this.closed) return undefined;
@@ -262,4 +269,25 @@ export class Session {
     await this.#connection.close();
     this.#failAll(clientClosed("the client was closed"));
   }
+}
+
+/** A connection to the first address that answers, from the one at `first` on, and its index.
+ *
+ * Rejects with the error of the last address, or with one that no other attempt can mend. */
+async function openAny(
+  addresses: readonly Address[],
+  first: number,
+  open: (address: Address) => Promise<Connection>,
+  signal?: AbortSignal,
+): Promise<[Connection, number]> {
+  let worst: unknown;
+  for (let tried = 0; tried < addresses.length && !(tried > 0 && signal?.aborted); tried++) {
+    const at = (first + tried) % addresses.length;
+    try {
+      return [await open(addresses[at]!), at];
+    } catch (error) {
+      if (!(worst instanceof LinnError) || worst.retriable) worst = error;
+    }
+  }
+  throw worst;
 }

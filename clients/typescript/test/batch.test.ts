@@ -120,14 +120,14 @@ test("keys are hashed as every client hashes them", () => {
   const baseId = (header.idHigh << 64n) | header.idLow;
   assert.deepEqual(built(records, { baseId, keyHashes: true }), batchNamed("key-hashes"));
   // Kafka's own test has murmur2("21") = -973932308.
-  const partitions = Array.from({ length: 100 }, () => ({ leader: 0, startOffset: 0n, highWatermark: 0n }));
+  const partitions = Array.from({ length: 100 }, () => ({ leader: 0, startOffset: 0n, highWatermark: 0n, leaderEpoch: 0 }));
   for (const partitioner of ["murmur2", ""]) {
     assert.equal(partitionOf(Buffer.from("21"), { partitioner, partitions }), (-973_932_308 & 0x7fffffff) % 100);
   }
 });
 
 test("the broker chooses where a client can't foresee it", () => {
-  const partitions = [{ leader: 0, startOffset: 0n, highWatermark: 0n }];
+  const partitions = [{ leader: 0, startOffset: 0n, highWatermark: 0n, leaderEpoch: 0 }];
   assert.equal(partitionOf(Buffer.from("21"), { partitioner: "murmur2", partitions }), 0);
   for (const partitioner of ["sticky", "by-region"]) {
     assert.equal(partitionOf(Buffer.from("21"), { partitioner, partitions }), -1);

@@ -6,7 +6,7 @@ import { afterEach, test } from "node:test";
 import { buildBatch, checkRecord } from "../src/batch-builder.js";
 import type { Request } from "../src/codec.js";
 import { Client, connect, LinnError, type ClientOptions, type ConnectionEvent } from "../src/index.js";
-import { Peer, type Heard, type Script } from "./peer.js";
+import { Peer, WELCOME, type Heard, type Script } from "./peer.js";
 
 const open: { close(): Promise<void> }[] = [];
 
@@ -76,6 +76,25 @@ test("batches that were not confirmed are sent again in order, and confirmed", a
     [0n, 1n, 2n, 3n],
   );
   assert.deepEqual((await peer.hears("publish", 7)).map(firstValue), ["a", "b", "c", "a", "b", "c", "d"]);
+});
+
+test("of several addresses the first that answers is used, and another after a loss", async () => {
+  const named = (broker: string): Script => ({
+    hello: () => ({ ...WELCOME, content: { ...WELCOME.content, broker } }) as Request,
+    publish: () => published(0n),
+  });
+  const [away, first, second] = [await peerWith({}), await peerWith(named("first")), await peerWith(named("second"))];
+  const url = `linn://${[away, first, second].map((peer) => peer.url.replace("linn://", "")).join(",")}`;
+  await away.goAway();
+  const client = await connect(url, { backoffMs: 1, backoffMaxMs: 10, onConnection: () => {} });
+  open.push(client);
+  assert.equal(client.broker, "first");
+  first.hangUp();
+  await client.producer({ topic: "t" }).publish({ value: "a" });
+  assert.equal(client.broker, "second");
+  second.hangUp();
+  await client.producer({ topic: "t" }).publish({ value: "b" });
+  assert.equal(client.broker, "first");
 });
 
 test("what a broker refuses that is stopping goes to the next one", async () => {

@@ -1,6 +1,6 @@
 import assert from "node:assert/strict";
 import { test } from "node:test";
-import { addressOf } from "../src/url.js";
+import { ADDRESSES_MAX, addressesOf, addressOf } from "../src/url.js";
 
 const RIGHT: [string, object][] = [
   ["linn://example.org", { host: "example.org", port: 5466 }],
@@ -46,3 +46,28 @@ for (const url of [
     assert.throws(() => addressOf(url), { code: "listener.address_invalid" });
   });
 }
+
+test("several addresses stand in their order", () => {
+  assert.deepEqual(addressesOf("linn://a,b:5467,[::1]"), [
+    { host: "a", port: 5466 },
+    { host: "b", port: 5467 },
+    { host: "::1", port: 5466 },
+  ]);
+  assert.deepEqual(addressesOf("linns://a,b:1/"), [
+    { host: "a", port: 5466, tlsHost: "a" },
+    { host: "b", port: 1, tlsHost: "b" },
+  ]);
+  assert.deepEqual(addressesOf("linn+unix:///a,b"), [{ path: "/a,b" }]);
+});
+
+for (const url of ["linn://a,", "linn://,a", "linn://a,,b", "linn://a,linn://b", "linn://a/x,b", "linn://a,b:0", "a,b"]) {
+  test(`${JSON.stringify(url)} has a wrong address`, () => {
+    assert.throws(() => addressesOf(url), { code: "listener.address_invalid" });
+  });
+}
+
+test("the number of addresses is limited", () => {
+  const names = Array.from({ length: ADDRESSES_MAX + 1 }, (_, number) => `host-${number}`);
+  assert.equal(addressesOf(`linn://${names.slice(1).join(",")}`).length, ADDRESSES_MAX);
+  assert.throws(() => addressesOf(`linn://${names.join(",")}`), { code: "listener.address_invalid" });
+});

@@ -214,7 +214,7 @@ class SqliteLog(PartitionLog):
         self._size_bytes -= size_bytes
 
     async def enforce_retention(
-        self, now_ms: int, *, age_ms: int | None, bytes_max: int | None, before: int | None
+        self, now_ms: int, *, age_ms: int | None, bytes_max: int | None, before: int | None, keep: int | None = None
     ) -> int:
         """As the port says, by single batches. The newest one goes by age alone."""
         self._check_open()
@@ -228,7 +228,8 @@ class SqliteLog(PartitionLog):
             is_old = oldest_ms is not None and append_time_ms < oldest_ms
             is_over = end_offset != end and (excess > 0 or (before is not None and end_offset <= before))
             excess -= size
-            return not (is_old or is_over)
+            is_needed = keep is not None and end_offset > keep
+            return is_needed or not (is_old or is_over)
 
         statement = "SELECT end_offset, append_time_ms, length(message) FROM batches ORDER BY base_offset"
         gone = await self._database.read("look through", statement, (), kept)

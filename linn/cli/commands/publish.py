@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from linn.cli.message_source import MessageSource
     from linn.cli.outgoing_message import OutgoingMessage
     from linn.client.client import Client
-    from linn.client.produce.producer import Producer
+    from linn.client.produce.producer import AcksName, Producer
     from linn.client.produce.receipt import BulkReceipt
 
 Arguments = Annotated[
@@ -56,6 +56,14 @@ Label = Annotated[
 Header = Annotated[list[str] | None, typer.Option("--header", metavar="NAME=VALUE", help="A header. May be repeated.")]
 Mandatory = Annotated[
     bool, typer.Option("--mandatory", help="Fail if no binding of the exchange routes a message to a topic.")
+]
+AcksOption = Annotated[
+    str,
+    typer.Option(
+        "--acks",
+        metavar="WHO",
+        help="Whose confirmation to wait for: all, the in-sync replicas; leader, the broker that leads the topic.",
+    ),
 ]
 File = Annotated[
     list[Path] | None,
@@ -90,6 +98,7 @@ def publish(
     label: Label = None,
     header: Header = None,
     mandatory: Mandatory = False,
+    acks: AcksOption = "all",
     file: File = None,
     form: Input = "lines",
     count: CountMax = None,
@@ -103,6 +112,8 @@ def publish(
         raise typer.BadParameter("name a TOPIC, or an exchange with --exchange")
     if form not in ("lines", "json"):
         raise typer.BadParameter("must be lines or json", param_hint="--input")
+    if acks not in ("leader", "all"):
+        raise typer.BadParameter("must be all or leader", param_hint="--acks")
     target = exchange if exchange is not None else values.pop(0)
     if form == "json" and (values or file):
         raise typer.BadParameter(
@@ -124,9 +135,9 @@ def publish(
     source = MessageSource(defaults, values, file or (), as_json=form == "json", count=count)
     rate_per_s = None if rate is None else typed_value.rate_per_s(rate)
     to_exchange = exchange is not None
-    Publication(target, to_exchange=to_exchange, mandatory=mandatory, rate_per_s=rate_per_s).run(
-        url, source, as_json=as_json
-    )
+    publication = Publication(target, to_exchange=to_exchange, mandatory=mandatory, rate_per_s=rate_per_s)
+    publication.acks = "leader" if acks == "leader" else "all"
+    publication.run(url, source, as_json=as_json)
 
 
 class Publication:
@@ -136,6 +147,7 @@ class Publication:
         """`mandatory`: fail with the first batch in which a message is unroutable. `rate_per_s`: maximum rate."""
         from linn.client.produce.receipt import BulkReceipt
 
+        self.acks: AcksName = "all"
         self._target = target
         self._to_exchange = to_exchange
         self._mandatory = mandatory
@@ -160,7 +172,7 @@ class Publication:
 
         place: dict[str, Any] = {"exchange" if self._to_exchange else "topic": self._target}
         pace = Pace(self._rate_per_s)
-        async with aclosing(source.messages()) as given, client.producer(**place) as producer:
+        async with aclosing(source.messages()) as given, client.producer(**place, acks=self.acks) as producer:
             async for messages in given:
                 done = 0
                 while done < len(messages):

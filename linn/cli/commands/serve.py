@@ -64,7 +64,8 @@ def serve(
 ) -> None:
     """Run a broker until SIGTERM or Ctrl-C, which drain it; a second signal stops it at once.
 
-    Prints "ready URL" on stdout for each listener of clients once they can connect. Logs go to stderr.
+    Prints "ready URL" on stdout for each listener of clients once they can connect, in a cluster
+    also once the cluster knows the broker. Logs go to stderr.
     """
     if log_level not in (None, "debug", "info", "warning", "error"):
         raise typer.BadParameter("must be debug, info, warning or error", param_hint="--log-level")

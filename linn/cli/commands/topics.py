@@ -16,10 +16,12 @@ from linn.cli.render.console import print_json, print_result
 from linn.cli.render.table import number, numbers, print_settings, print_table, wide
 from linn.cli.session import with_client
 from linn.cli.setting_options import TopicSettingsCommand
+from linn.core.errors.texts import counted
 from linn.core.errors.tree import ConfigError
 
 if TYPE_CHECKING:
     from linn.client.client import Client
+    from linn.descriptions import FollowerDescription
 
 app = noun("List, describe, create, alter and delete topics.")
 
@@ -78,7 +80,10 @@ def describe(name: Name, url: Url = DEFAULT_URL, as_json: Json = False) -> None:
     print(f"id: {topic['id']}")
     if (replicas := topic.get("replicas")) is not None:
         nodes, in_sync = (", ".join(map(str, replicas[key])) for key in ("nodes", "in_sync"))
-        print(f"node {replicas['leader']} leads, in epoch {replicas['epoch']}; replicas: {nodes}; in sync: {in_sync}")
+        leader = f"node {replicas['leader']} leads" if replicas["leader"] else "no node leads: those in sync are down"
+        print(f"{leader}, in epoch {replicas['epoch']}; replicas: {nodes}; in sync: {in_sync}")
+        for follower in replicas["followers"]:
+            print(_follower_text(follower))
     partitions = [
         [str(index), *(f"{partition[column]:,}" for column in ("start", "end", "records", "bytes"))]
         for index, partition in enumerate(topic["partitions"])
@@ -86,6 +91,16 @@ def describe(name: Name, url: Url = DEFAULT_URL, as_json: Json = False) -> None:
     print_table(numbers("partition", "start", "end", "records", "bytes"), partitions)
     for state, count in topic.get("queue", {}).items():
         print(f"{state}: {count:,}")
+
+
+def _follower_text(follower: FollowerDescription) -> str:
+    """Describe how far a follower is behind."""
+    node, count = f"node {follower['node']}", follower["lag_records"]
+    if follower["is_linked"] and not follower["lag_s"]:
+        return f"{node} has everything"
+    lacks = "" if count is None else f", and lacks {counted(count, 'record')}"
+    verb = "follows" if follower["is_linked"] else "does not follow"
+    return f"{node} {verb}: it had everything {follower['lag_s']:,.1f} s ago{lacks}"
 
 
 @app.command("create", cls=TopicSettingsCommand)

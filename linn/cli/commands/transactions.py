@@ -106,6 +106,8 @@ def _print_transaction(shown: TransactionDescription) -> None:
     if shown["wrote"]:
         rows = [[row["topic"], str(row["partition"]), _held_from(row["held_from"])] for row in shown["wrote"]]
         print_table(["topic", number("partition"), number("held from")], rows, "published")
+    if shown["elsewhere"]:
+        print_table(["topic"], [[topic] for topic in shown["elsewhere"]], "topics that other brokers lead")
     if shown["holds"]:
         held = [
             [row["topic"], row["subscription"], str(row["partition"]), f"{row['records']:,}"] for row in shown["holds"]

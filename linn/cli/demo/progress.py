@@ -116,11 +116,16 @@ class Progress:
     by_hour: Stretch = field(default_factory=lambda: Stretch("Spark: late departures counted by hour"))
     paying: Stretch = field(default_factory=lambda: Stretch("payments: booked exactly once"))
     paying_again: Stretch = field(default_factory=lambda: Stretch("payments: booked at least once"))
+    replicating: Stretch = field(default_factory=lambda: Stretch("three brokers: published, acks = all"))
+    replicated_work: Stretch = field(default_factory=lambda: Stretch("three brokers: delivered as a queue"))
+    replicated_read: Stretch = field(default_factory=lambda: Stretch("three brokers: read as a stream"))
     ledger: Ledger = field(default_factory=Ledger)
     workers: dict[str, str] = field(default_factory=dict)
     """State of each worker, in a word or two."""
     pipelines: dict[str, str] = field(default_factory=dict)
     """State and lag of each Spark pipeline while its act is played."""
+    brokers: str = ""
+    """State of the three brokers while their act is played."""
     has_spark: bool = False
     """Whether the act with Spark is played."""
     recovery_s: float = 0.0
@@ -145,4 +150,7 @@ class Progress:
             *((self.to_parquet, self.by_hour) if self.has_spark else ()),
             self.paying,
             self.paying_again,
+            self.replicating,
+            self.replicated_work,
+            self.replicated_read,
         )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import signal
 
 import anyio
@@ -24,6 +25,8 @@ def run_demo(flights: int | None) -> bool:
     for ending in (signal.SIGTERM, signal.SIGHUP):
         # Like Ctrl-C, so that the children go as well.
         signal.signal(ending, lambda *_: signal.raise_signal(signal.SIGINT))
+    # A client that connects again says so in its log: the demo shows it by counts.
+    logging.getLogger("linn").addHandler(logging.NullHandler())
     limit = None if flights is None or flights >= FLIGHTS else flights
     progress = Progress(limit or FLIGHTS)
     view = View(console(), progress)

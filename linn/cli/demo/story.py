@@ -8,7 +8,8 @@
 6. Spark pipelines, which the broker has started with itself, write departures to Parquet and count late ones, while
    their driver is killed: see `sparking`. Without PySpark or Java this act is left out.
 7. Payments are booked exactly once, while clerks and broker are killed: see `banking`.
-8. Everything is counted against the file.
+8. Three brokers hold flights, and each of them is killed under load: see `replicating`.
+9. Everything is counted against the file.
 
 Law: no process and no folder is left behind, even after a failure.
 """
@@ -33,6 +34,7 @@ from linn.cli.demo.child_processes import descendants, kill
 from linn.cli.demo.flights import CANCELLED, FLIGHTS, archive_path
 from linn.cli.demo.progress import Progress, Stretch
 from linn.cli.demo.publishing import publish_flights
+from linn.cli.demo.replicating import Replicating
 from linn.cli.demo.spark_counts import SparkOutcome, counts_of_spark, expected_of_file
 from linn.cli.demo.sparking import Sparking, missing_for_spark
 from linn.cli.demo.stream_reading import Reading, read_stream
@@ -46,6 +48,8 @@ WORKERS = 3
 LAKE = "lake"
 """Folder of the Parquet files, in that of the demo."""
 TICK_S = 0.1
+PATH_MAX = 50
+"""Longest path of the demo's folder in which the sockets of three brokers fit."""
 QUEUE_SILENCE_S = 20.0
 """Time without an ack after which the rest counts as missing."""
 _HOLD_SHARE = 40
@@ -74,6 +78,7 @@ class Story:
         self._progress = progress
         self._view = view
         self._outcome = Outcome()
+        self._replicated: list[Count] = []
 
     async def run(self) -> list[Count]:
         """Run the story, and return the counts, right or wrong.
@@ -128,6 +133,8 @@ class Story:
                 # The next start of the broker, after its next kill, is without drivers.
                 broker.configure(toml_with_spark(folder / LAKE, self._progress.flights, enabled=False))
         await self._bank(Banking(broker, folder, self._payments, self._view))
+        broker.kill()
+        await self._replicate(folder)
 
     async def _spark(self, sparking: Sparking, client: Client) -> None:
         """Have departures written to Parquet and counted by the hour, while the driver is killed."""
@@ -144,6 +151,19 @@ class Story:
         wrong = len(wrong_accounts(books.balances, balances(self._payments)))
         twice = books.booked - books.payments
         view.say(f"at least once: {twice:,} payments are booked twice, {wrong:,} accounts are wrong")
+
+    async def _replicate(self, folder: Path) -> None:
+        """Let three brokers hold flights, and kill each of them."""
+        with tempfile.TemporaryDirectory(prefix="linn-demo-", dir=_short(folder)) as name:
+            act = Replicating(Path(name), self._progress.flights, self._progress, self._view)
+            self._enter("three brokers hold the flights, as a queue and as a stream; each of them is killed under load")
+            try:
+                await act.run()
+            finally:
+                _kill_with_children(act.broker)
+        self._replicated = act.counts()
+        wait_s = act.outcome.longest_wait_s
+        self._view.say(f"three brokers: no confirmation took longer than {wait_s:.2f} s")
 
     @property
     def _payments(self) -> int:
@@ -220,7 +240,12 @@ class Story:
         counts = counts_of(self._outcome, self._progress, whole=self._limit is None)
         if self._progress.has_spark:
             counts += counts_of_spark(self._outcome.spark, expected_of_file(self._progress.flights))
-        return counts + counts_of_books(self._outcome.books, self._payments)
+        return counts + counts_of_books(self._outcome.books, self._payments) + self._replicated
+
+
+def _short(folder: Path) -> Path:
+    """The folder, or a system's own one where that has a long path: brokers on one machine have sockets in theirs."""
+    return folder if len(str(folder)) < PATH_MAX else Path("/tmp")  # noqa: S108  A folder is made in it.
 
 
 def _kill_with_children(broker: BrokerProcess) -> None:

@@ -65,8 +65,8 @@ class Reading:
         return digest.hexdigest() if digest is not None else ""
 
 
-async def read_stream(client: Client, topic: str, stretch: Stretch) -> Reading:
-    """Read all messages that the topic holds now.
+async def read_stream(client: Client, topic: str, stretch: Stretch, group: str | None = None) -> Reading:
+    """Read all messages that the topic holds now. `group`: needed for a topic that is a queue as well.
 
     Raises:
         RequestTimeout: the broker stopped delivering before the end. LinnError.
@@ -76,7 +76,7 @@ async def read_stream(client: Client, topic: str, stretch: Stretch) -> Reading:
     left = {index: partition["end"] for index, partition in enumerate(described["partitions"]) if partition["end"]}
     stretch.expected += sum(left.values())
     stretch.start()
-    async with client.consumer(topic) as consumer:
+    async with client.consumer(topic, group=group) as consumer:
         batches = aiter(consumer.batches())
         while left:
             batch: Batch | None = None

@@ -63,6 +63,7 @@ class View:
             facts = f"queue depth {progress.queue_depth:,}, redelivered {len(progress.ledger.redelivered):,}"
             if progress.pipelines:
                 facts = "; ".join(f"{name} is {doing}" for name, doing in progress.pipelines.items())
+            facts = progress.brokers or facts
             self.say(f"{running.name}: {share}, {running.rate:,.0f}/s; {facts}")
 
 
@@ -81,6 +82,9 @@ def picture(progress: Progress) -> Group:
     pipelines = Table.grid(padding=(0, 2))
     for name, doing in progress.pipelines.items():
         pipelines.add_row("pipeline", name, doing)
+    if progress.brokers:
+        facts = Table.grid(padding=(0, 2))
+        facts.add_row("brokers", progress.brokers)
     return Group(Text(progress.phase, style="bold"), bars, facts, workers, pipelines)
 
 

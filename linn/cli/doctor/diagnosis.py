@@ -24,6 +24,7 @@ from rich.text import Text
 
 from linn import __version__
 from linn.cli.doctor.capacity import Capacity, Speed, capacity, capacity_findings
+from linn.cli.doctor.cluster import cluster_findings, configured_findings
 from linn.cli.doctor.finding import Finding
 from linn.cli.doctor.listener_trial import certificate_findings, listener_findings
 from linn.cli.doctor.machine import disk_space, existing_part, memory_bytes
@@ -44,6 +45,7 @@ from linn.core.errors.texts import counted
 from linn.core.errors.tree import LinnError
 from linn.core.plugins.manager import PluginManager, installed
 from linn.core.ports.principal import ANONYMOUS
+from linn.descriptions import TROUBLED_MAX, ClusterDescription
 from linn.testing.process import BrokerProcess
 
 _MEMORY_BYTES_MIN = 512 << 20
@@ -86,6 +88,7 @@ def _surroundings(config: Config | None, plugins: PluginManager | None) -> Itera
         yield from _workers(config, plugins)
         yield _openness(config)
         yield from exposure_findings(config)
+        yield from configured_findings(config)
         yield _descriptors(config)
         yield from disk_findings(config.broker.data_dir)
         yield from kernel_findings(config.broker.data_dir)
@@ -202,15 +205,15 @@ def _descriptors(config: Config) -> Finding:
 
 
 def _broker(url: str) -> Iterator[Finding]:
-    async def ask(client: Client) -> tuple[str, list[str]]:
+    async def ask(client: Client) -> tuple[str, list[str], ClusterDescription]:
         shown = await client.admin.broker()
         text = f"{shown['name']} answers at {url}: {counted(shown['topics'], 'topic')}, "
         text += counted(shown["connections"], "connection")
         damaged = dict.fromkeys(queue["topic"] for queue in await client.admin.subscriptions() if queue["damaged"])
-        return text, list(damaged)
+        return text, list(damaged), await client.admin.cluster(troubled_max=TROUBLED_MAX)
 
     try:
-        text, damaged = with_client(url, ask)
+        text, damaged, cluster = with_client(url, ask)
     except LinnError as error:
         yield Finding("broker", "warning", str(error), "linn serve starts one; --url or LINN_URL say where it is")
         return
@@ -220,6 +223,7 @@ def _broker(url: str) -> Iterator[Finding]:
             f"linn queues or linn subscriptions describe {topic} says which; restore the topic's folder from a backup"
         )
         yield Finding("damaged records", "error", f"records of {topic} can't be read from the disk", advice)
+    yield from cluster_findings(cluster)
 
 
 def _print(findings: list[Finding]) -> None:

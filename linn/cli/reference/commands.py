@@ -22,7 +22,8 @@ This page is generated from the commands: `python -m linn.cli.reference cli`.
 
 `linn COMMAND --help` prints the same on a terminal; `python -m linn` is the same command. Commands that connect to a
 broker take its URL from `--url`, else from the environment variable `LINN_URL`, else `linn://127.0.0.1:5466`. URLs are
-`linn://HOST[:PORT]`, `linn://[V6][:PORT]` and `linn+unix:///PATH`.
+`linn://HOST[:PORT]`, `linn://[V6][:PORT]` and `linn+unix:///PATH`, and `linn://HOST,HOST` names several brokers of a
+cluster.
 
 Results go to stdout, everything else to stderr. An expected failure is one line, `linn: TEXT [CODE]`, and never a
 traceback; [errors](errors.md) lists the remedy for each code. Only errors of the command line itself, which end with 2,

@@ -13,7 +13,7 @@ from linn.cli.workers.store import NAME, SupervisorSettings
 from linn.core.broker.worker_folders import shared_folder, worker_folder
 from linn.core.config.config import Config
 from linn.core.config.configured import ClusterSettings, Listener
-from linn.core.config.tables import MIB
+from linn.core.config.tables import CATCH_UP_BYTES, MIB
 from linn.core.env.address import parse_address
 from linn.core.env.secret import Secret
 from linn.core.errors.tree import AddressInvalid, ConfigError
@@ -133,8 +133,10 @@ def worker_config(config: Config, plugins: PluginManager, order: WorkerOrder, me
         secret=Secret(file=secret_path(data_dir)),
         rack="",
         session_timeout_s=SESSION_TIMEOUT_S,
+        catch_up_bytes=CATCH_UP_BYTES,
         replicas=1,
         min_in_sync=1,
+        are_workers=True,
     )
     listeners = dict(_listeners(config, plugins, order))
     return dataclasses.replace(config, broker=broker, listeners={**listeners, LINKS: links}, cluster=cluster)

@@ -17,7 +17,7 @@ from linn.client.arguments import checked_reason
 from linn.client.blocking.loop_thread import LoopThread
 from linn.client.consume import settling as asynchronous
 from linn.client.consume.message import Batch
-from linn.client.consume.subscription import check_ms
+from linn.client.consume.settling import check_ms
 from linn.wire.messages import Verdict
 
 

@@ -88,7 +88,10 @@ def _lost_by(error: LinnError) -> LinnError:
 class Connection:
     """A connection to a broker. Call `greet` first, then `run`."""
 
-    def __init__(self, stream: Stream, clock: Clock) -> None:
+    def __init__(self, stream: Stream, clock: Clock, *, is_tls: bool = False) -> None:
+        self.is_tls = is_tls
+        self.keepalive_s_max = math.inf
+        """Longest interval of signs of life, whatever the broker says."""
         self.welcome = Welcome(0, [], "", 0, 0, 0, 0, 0, 0)
         self.error: LinnError | None = None
         """Reason for the end of the connection."""
@@ -195,6 +198,11 @@ class Connection:
             and self._outgoing_bytes < OUTGOING_BYTES_MAX
             and len(self._callers) < self.welcome.inflight_max
         )
+
+    @property
+    def is_ending(self) -> bool:
+        """Whether the connection is over, or the broker has said goodbye."""
+        return self.error is not None or self._draining
 
     @property
     def drained(self) -> bool:
@@ -458,7 +466,7 @@ class Connection:
                 await self.clock.sleep(TOKEN_TRIED_AGAIN_S)
 
     async def _keep_alive(self) -> None:
-        interval_s = self.welcome.keepalive_ms / 1000
+        interval_s = min(self.welcome.keepalive_ms / 1000, self.keepalive_s_max)
         if not interval_s:
             return
         drained_s = 0.0

@@ -1,8 +1,9 @@
 """Connector: keeps a client connected to its broker, and sends its requests.
 
 Laws: one task opens the connections. When one is lost it tells the listeners, and reconnects with growing waits for as
-long as the client is open. When it gives up (after `retries_max` attempts, or because the broker speaks another
-version), everything that waits for a connection fails, and it tries again only on the next request.
+long as the client is open. An attempt tries all addresses of the URL, beginning behind the one that was lost. When it
+gives up (after `retries_max` attempts, or because the broker speaks another version), everything that waits for a
+connection fails, and it tries again only on the next request.
 """
 
 from __future__ import annotations
@@ -10,7 +11,7 @@ from __future__ import annotations
 import logging
 from _thread import get_ident
 from asyncio import _get_running_loop
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import Protocol
 
@@ -21,6 +22,7 @@ from anyio.abc import TaskGroup
 from linn.client.connection.answer import Answer, again
 from linn.client.connection.any_env import ClientEnv
 from linn.client.connection.connection import Connection
+from linn.client.connection.leaders import KEEPALIVE_S, Leaders
 from linn.client.connection.producer_ids import ProducerIds
 from linn.client.connection.timers import Timers
 from linn.client.connection.url import BrokerUrl
@@ -60,8 +62,11 @@ class Listener(Protocol):
 class Connector:
     """Connector of one client: keeps at most one connection at a time."""
 
-    def __init__(self, place: BrokerUrl, options: ClientOptions, env: ClientEnv, tasks: TaskGroup) -> None:
-        self.address, self._tls_host = place
+    def __init__(self, places: Sequence[BrokerUrl], options: ClientOptions, env: ClientEnv, tasks: TaskGroup) -> None:
+        """`places`: the addresses of the URL, in its order."""
+        self._places = places
+        self._at = 0
+        """Index of the address that is connected, or was tried last."""
         self.options = options
         self.env = env
         self.tasks = tasks
@@ -69,6 +74,7 @@ class Connector:
         self.timers = Timers(env.clock)
         self.loop_guard = LoopGuard()
         self.producer_ids = ProducerIds()
+        self.leaders = Leaders(self._try_connection, lambda: self.usable, env.clock, tasks)
         self.listeners: list[Listener] = []
         self.closed = False
         self.outage: Outage | None = None
@@ -86,6 +92,11 @@ class Connector:
         """The connection, if there is one that has not failed."""
         connection = self._connection
         return connection if connection is not None and connection.error is None else None
+
+    @property
+    def address(self) -> str:
+        """The address of the connection, or of the last attempt."""
+        return self._places[self._at].address
 
     @property
     def broker(self) -> str:
@@ -131,40 +142,57 @@ class Connector:
         raise ConnectFailed(f"no broker after waiting for {wait_s:g} s: {why}")
 
     async def _open_connection(self) -> Connection:
+        """Try each address once. Raises the last error; one that no other attempt can mend comes first."""
+        failures: list[LinnError] = []
+        for _ in self._places:
+            try:
+                connection = await self._open_at(self._places[self._at])
+                if len(self._places) > 1:
+                    connection.keepalive_s_max = KEEPALIVE_S
+                return connection
+            except LinnError as error:
+                failures.append(error)
+                self._at = (self._at + 1) % len(self._places)
+        worst = min(failures, key=lambda error: error.retriable)
+        if len(failures) > 1 and worst.retriable:
+            raise ConnectFailed("; ".join([error.text for error in failures]))
+        raise worst
+
+    async def _open_at(self, place: BrokerUrl) -> Connection:
         try:
-            return await self._try_connection()
+            return await self._try_connection(place)
         except ProducerForeign:  # The broker began anew, without its data, and so without the secret behind the key.
             self.producer_ids.forget()
-            return await self._try_connection()
+            return await self._try_connection(place)
 
-    async def _try_connection(self) -> Connection:
+    async def _try_connection(self, place: BrokerUrl) -> Connection:
         connection: Connection | None = None
         timeout_s = self.options.connect_timeout_s
         try:
             with anyio.move_on_after(timeout_s):
-                stream, binding = await self._open_stream()
-                connection = Connection(stream, self.env.clock)
+                stream, binding = await self._open_stream(place)
+                connection = Connection(stream, self.env.clock, is_tls=place.tls_host is not None)
                 options, ids = self.options, self.producer_ids
                 producer = ids.first, ids.key
-                is_private = self._tls_host is not None or self.address.startswith("unix:")
+                is_private = place.tls_host is not None or place.address.startswith("unix:")
                 channel = Channel(self.env.rng.bytes, binding, is_private)
                 await connection.greet(options.name, producer, options.login, channel)
                 ids.begin(connection.welcome.producer_id, connection.welcome.producer_key)
                 return connection
-            raise ConnectFailed(f"{self.address} did not answer within {timeout_s:g} s")
+            raise ConnectFailed(f"{place.address} did not answer within {timeout_s:g} s")
         except BaseException:
             if connection is not None:
                 await connection.aclose()
             raise
 
-    async def _open_stream(self) -> tuple[Stream, bytes]:
+    async def _open_stream(self, place: BrokerUrl) -> tuple[Stream, bytes]:
         """Connect. Returns the stream, and the hash of the broker's certificate; b"" without TLS."""
-        stream = await self.env.net.connect(self.address)
-        if self._tls_host is None:
+        stream = await self.env.net.connect(place.address)
+        if place.tls_host is None:
             return stream, b""
         from linn.client.connection.secure import secured
 
-        secure = await secured(stream, self._tls_host, self.options.tls or Tls())
+        secure = await secured(stream, place.tls_host, self.options.tls or Tls())
         return secure, secure.server_end_point or b""
 
     async def _run(self, connection: Connection) -> None:
@@ -187,6 +215,7 @@ class Connector:
                 return
             self._connection = None
             self.outage = Outage(self.address, self.env.clock, error)
+            self._at = (self._at + 1) % len(self._places)
             for listener in self.listeners:
                 listener._disconnected()
             # A connection that ends at once counts like a failed attempt: back off.
@@ -195,7 +224,7 @@ class Connector:
             if ended_early > 1:
                 await self.env.clock.sleep(self.backoff_s(ended_early - 2))
             connection = await self._reconnect(self.outage)
-            self.outage.is_over()
+            self.outage.is_over(self.address)
             self.outage = None
 
     def _tell_news(self, gave_up: LinnError | None) -> None:
@@ -267,8 +296,18 @@ class Connector:
         if scope.cancelled_caught:
             raise RequestTimeout(f"{what}: no answer from {self.address} within {timeout_s:g} s")
 
-    async def request(self, message: Message, *, repeat: bool = False, extra_s: float = 0.0) -> Answer:
+    async def request(
+        self,
+        message: Message,
+        *,
+        repeat: bool = False,
+        extra_s: float = 0.0,
+        topic: str = "",
+        over: Connection | None = None,
+    ) -> Answer:
         """Send a request and wait for its answer; `repeat`: again after a lost connection, `retries_max` times at most.
+
+        It goes to the broker at hand, to the leader of `topic` if there is a connection to it, or `over` a connection.
 
         Raises the broker's refusal, MessageInvalid, ConnectionLost, RequestTimeout.
         Cancellation: the request may have been carried out.
@@ -276,7 +315,7 @@ class Connector:
         lost = 0
         with self.time_limit(type(message).__name__.lower(), extra_s):
             while True:
-                connection = await self.ready()
+                connection = over or (self.leaders.at(topic) if topic else None) or await self.ready()
                 answer = Answer()
                 correlation = connection.ask(answer, message)
                 try:
@@ -299,9 +338,10 @@ class Connector:
         self._give_up(ClientClosed("the client is closed"))
 
     async def aclose(self) -> None:
-        """Close the connection."""
+        """Close all connections."""
         if self._connection is not None:
             await self._connection.aclose()
+        await self.leaders.aclose()
 
 
 class LoopGuard:
@@ -354,9 +394,7 @@ class Outage:
                 {"broker": self._address, "seconds": now - self._began_s, "error": error.text, "code": error.code},
             )
 
-    def is_over(self) -> None:
-        """Record that there is a connection again."""
+    def is_over(self, address: str) -> None:
+        """Record that there is a connection again, to `address`."""
         seconds = self._monotonic() - self._began_s
-        logger.warning(
-            "connected to %(broker)s again after %(seconds).1f s", {"broker": self._address, "seconds": seconds}
-        )
+        logger.warning("connected to %(broker)s again after %(seconds).1f s", {"broker": address, "seconds": seconds})

@@ -1,9 +1,9 @@
 """Consumer: reads a topic, or several, message by message or batch by batch, and settles them.
 
 Laws: records of a partition arrive in order, except for redelivered ones. Refusals and failures, except a lost
-connection, are raised by the next step of an iteration, after which the iteration may go on. After a reconnection the
-consumer subscribes again: a queue redelivers unsettled records, a group goes on at its committed offsets, a reader
-after its last record.
+connection, are raised by the next step of an iteration, after which the iteration may go on. After the loss of a
+connection the consumer subscribes again (`subscribing`): a queue redelivers unsettled records, a group goes on at its
+committed offsets, a reader after its last record.
 """
 
 from __future__ import annotations
@@ -21,19 +21,17 @@ import anyio.lowlevel
 
 from linn.client.arguments import ANYWHERE, U32_MAX, checked_number, checked_place, checked_wait
 from linn.client.connection.answer import Answer, Caller, again
-from linn.client.connection.connection import Connection
 from linn.client.connection.connector import Connector
 from linn.client.consume.arrivals import Arrivals, Matches, TakeUnread, Unread, rest_of
 from linn.client.consume.batches import Batches
-from linn.client.consume.limits import Limits
 from linn.client.consume.membership import Membership
 from linn.client.consume.message import Batch, Message
 from linn.client.consume.prefetch import PREFETCH_MAX
-from linn.client.consume.requests import PullRequest, SubscribeRequest, until_subscribed
+from linn.client.consume.requests import PullRequest
 from linn.client.consume.running import Running
-from linn.client.consume.seeking import Seeking
 from linn.client.consume.settling import Delivery
-from linn.client.consume.start_position import Read, Start, requests_for
+from linn.client.consume.start_position import Read, Start
+from linn.client.consume.subscribing import Subscribing
 from linn.client.consume.subscription import Subscription
 from linn.core.errors.peers import PeerError
 from linn.core.errors.replication import NotLeader
@@ -46,7 +44,7 @@ from linn.core.errors.tree import (
     ProtocolError,
     SubscriptionWrongKind,
 )
-from linn.wire.messages import ConsumerKind, Deliver, Pull
+from linn.wire.messages import Deliver, Pull
 
 logger = logging.getLogger("linn.client")
 
@@ -57,7 +55,7 @@ _BATCHES_IN_A_ROW_MAX = 8
 """Batches that an iteration hands over without a checkpoint."""
 
 
-class Consumer(Running, Seeking):
+class Consumer(Running, Subscribing):
     """A consumer of a topic, or of several as a member of a group, made by `Client.consumer`.
 
     Enter it with `async with`. One task iterates; any task may settle.
@@ -97,7 +95,6 @@ class Consumer(Running, Seeking):
         self._mode = mode
         self._start = start
         self._where = where
-        self._subscriptions: list[Subscription] = []
         self._positions: dict[int, Read] = {}
         self._partitions: dict[str, list[int]] = {}
         """Partitions that a group's member owns, by topic."""
@@ -118,7 +115,6 @@ class Consumer(Running, Seeking):
         self._news = 0
         """Counter of events that the next step must handle: an error, the end, a batch that is no longer wanted."""
         self._errors: list[LinnError] = []
-        self._broken: LinnError | None = None
         self._closed, self._entered = True, False
         self._changed: anyio.Event | None = None
         self._pulling = False
@@ -129,13 +125,21 @@ class Consumer(Running, Seeking):
     async def __aenter__(self) -> Self:
         """Subscribe. Raises TopicUnknown, SubscriptionWrongKind, ConnectionLost, RequestTimeout and other refusals."""
         connection = await self._connector.ready()
-        await self._subscribe(connection)
+        try:
+            await self._subscribe(connection, self.topics)
+        except LinnError as error:
+            # A leader that has just gone, or leads no more, is no reason to fail: the broker at hand knows another.
+            if not (self._asked_leader and error.retriable) or connection.error is not None:
+                raise
+            await self._subscribe(connection, self.topics, through_hand=True)
         self._closed, self._entered = False, True
         self._connector.listeners.append(self)
-        if connection.error is not None:  # The connection was lost before this consumer was a listener.
-            self._disconnected()
-            if self._connector.usable is not None:
-                await self._resubscribe(self._connector.usable)
+        for topic in self.topics:
+            self._connector.leaders.watch(topic, self._moved)
+        self._end_lost()  # A connection was lost before this consumer was a listener.
+        if self._missing() and not self._is_subscribing:
+            self._is_subscribing = True
+            await self._resubscribe()
         return self
 
     async def __aexit__(
@@ -184,99 +188,13 @@ class Consumer(Running, Seeking):
             return []
         self._closed = True
         self._connector.listeners.remove(self)
-        answers = self._unsubscribe()
+        for topic in self.topics:
+            self._connector.leaders.unwatch(topic, self._moved)
+        answers = self._unsubscribe(self.topics)
         self._wake()
         return answers
 
-    def _unsubscribe(self) -> list[Answer]:
-        subscriptions, self._subscriptions = self._subscriptions, []
-        answers = [answer for subscription in subscriptions if (answer := subscription.leave()) is not None]
-        for subscription in subscriptions:
-            self._positions.update(subscription.places())
-        return answers
-
-    # --- subscribing ---
-
-    async def _subscribe(self, connection: Connection) -> None:
-        whose = self._group, self._membership.shared
-        requests = await requests_for(self._connector, self.topics, whose, self._start, self._where, self._positions)
-        credit = max(1, self._prefetch // len(requests)) if self._mode == "push" else 0
-        membership = self._membership
-        adapts, two_phase = self._adapts and not self._group, membership.is_two_phase
-        limits = Limits(credit, adapts, self._renewal_max_s, membership.session_s, two_phase)
-        answers = []
-        for request, positions in requests:
-            request.credit = limits.first_credit
-            request.member, request.is_static = membership.name, membership.is_static
-            request.two_phase, request.uncommitted = two_phase, membership.is_uncommitted
-            request.session_ms = round(1000 * membership.session_s)
-            answer = SubscribeRequest(self, connection, request.topic, limits, positions)
-            connection.ask(answer, request)
-            answers.append(answer)
-        try:
-            await until_subscribed(answers, self._connector.time_limit(f"subscribe to {self._named}"))
-        except BaseException:
-            self._unsubscribe()
-            raise
-
-    def _on_subscribed(self, subscription: Subscription) -> None:
-        self._subscriptions.append(subscription)
-        self._kind = subscription.kind
-        if subscription.kind == ConsumerKind.READER:
-            known = list(subscription.positions.resume_offsets())
-            # Before the first record no partition is known, because one subscription reads all of them.
-            self._pause_again(subscription, known or self.paused.get(subscription.topic, []))
-
-    def _disconnected(self) -> None:
-        """End the subscriptions of a lost connection."""
-        subscriptions, self._subscriptions = self._subscriptions, []
-        unsettled = sum([subscription.unsettled_count() for subscription in subscriptions])
-        if unsettled:
-            text = "%(count)d records of %(topic)s were not known to be settled, and may be delivered again"
-            logger.warning(text, {"topic": self._named, "count": unsettled})
-        for subscription in subscriptions:
-            subscription.end()
-            self._positions.update(subscription.places())
-        self._partitions.clear()
-        self._revoked.clear()
-        self._drop_unwanted()
-        self._wake()
-
-    def _connected(self, connection: Connection) -> None:
-        """Subscribe again, in a task."""
-        self._connector.tasks.start_soon(self._resubscribe, connection)
-
-    async def _resubscribe(self, connection: Connection) -> None:
-        """Subscribe over a new connection. A refusal is raised by the next step."""
-        attempts = 0
-        while not self._closed and connection.error is None:
-            try:
-                await self._subscribe(connection)
-                break
-            except ConnectionLost:
-                return  # The next connection tries again.
-            except LinnError as error:
-                if isinstance(error, LogTruncated) and error.partition in self._positions:
-                    self._go_on_behind(error)
-                    continue
-                if not error.retriable or self._connector.options._is_used_up(attempts + 1):
-                    self._broken = error
-                    break
-                await self._connector.env.clock.sleep(self._connector.backoff_s(attempts))
-                attempts += 1
-        self._wake()
-
-    def _go_on_behind(self, error: LogTruncated) -> None:
-        """Drop lost records that have arrived, and read on. If any was handed out, the next step raises the error."""
-        before, current = self._positions[error.partition], self._current
-        handed = before.offset
-        if current is not None and current.partition == error.partition:
-            handed = min([handed, *map(current._offset, self._unread)])
-        lost = self._arrived.take_back(lambda it: it.partition == error.partition and it.end_offset > error.offset)
-        handed = min([handed, *(first for _, first, _ in lost)])
-        self._positions[error.partition] = Read(min(handed, error.offset), 0, before.topic_id)
-        if handed > error.offset:
-            self._on_refused(error)
+    # --- the connections ---
 
     def _give_up(self, error: LinnError) -> None:
         """Make the next step raise that no broker was found; the step after that makes the client try again."""
@@ -341,25 +259,25 @@ class Consumer(Running, Seeking):
         self._news += 1
         self._wake()
 
-    def _on_ended(self, error: LinnError) -> None:
-        """Make the next step raise why the broker ended the subscription; or subscribe anew, as to another leader."""
-        connection = self._connector.usable
-        if isinstance(error, GroupSessionExpired | NotLeader | PeerError) and connection is not None:
+    def _on_ended(self, subscription: Subscription, error: LinnError) -> None:
+        """Make the next step raise why the broker ended a subscription; or subscribe anew, as to another leader."""
+        if isinstance(error, GroupSessionExpired | NotLeader | PeerError):
+            if isinstance(error, NotLeader):
+                self._led_until[subscription.topic] = subscription.read_in[0]
             logger.warning("%(error)s; trying again", {"topic": self._named, "error": error.text, "code": error.code})
-            self._disconnected()
-            self._connected(connection)
+            self._end([subscription.topic])
+            self._subscribe_again()  # Without a broker at hand, the next connection does it.
             return
         self._broken = error
         self._wake()
 
     def _join_again(self) -> None:
-        """Leave the group, and join it again over the same connection: reading goes on at the committed offsets."""
-        connection = self._connector.usable
-        if connection is not None and not self._closed:  # Another connection joins in any case.
+        """Leave the group, and join it again: reading goes on at the committed offsets."""
+        if self._connector.usable is not None and not self._closed:  # Another connection joins in any case.
             for subscription in self._subscriptions:
                 subscription.leave()
-            self._disconnected()
-            self._connected(connection)
+            self._end(self.topics)
+            self._subscribe_again()
 
     def _later(self, delay_s: float, callback: Callable[[], None]) -> None:
         """Call `callback` in `delay_s` seconds."""
@@ -449,6 +367,8 @@ class Consumer(Running, Seeking):
         self._check_loop()
         self._let_go()
         while True:
+            if self._may_move:
+                self._move()
             self._raise_errors()
             if self._arrived.is_next_wanted():
                 self._is_busy = True
@@ -535,6 +455,8 @@ class Consumer(Running, Seeking):
         place = checked_place(partition, start)
         self._check_entered()
         self._let_go()
+        if self._may_move and not self._pulling:
+            self._move()
         self._raise_errors()
         if self._broken is not None:
             raise again(self._broken)

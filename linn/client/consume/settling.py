@@ -14,6 +14,7 @@ from typing import Any
 import anyio
 import anyio.lowlevel
 
+from linn.client.arguments import U32_MAX, checked_number
 from linn.client.connection.answer import again
 from linn.core.errors.tree import DeliveryNotCurrent, LinnError
 from linn.wire.messages import WHOLE_LEASE, Settlement, Verdict
@@ -223,6 +224,16 @@ def latest_commits(settlings: list[PendingSettlement]) -> list[tuple[Settlement,
         known[0].end = max(known[0].end, settling.end)
         known[1].append(settling)
     return entries
+
+
+def check_ms(ms: int) -> None:
+    """Check a number of milliseconds. Raises MessageInvalid if it can't be sent."""
+    checked_number(ms, "a time in milliseconds", U32_MAX)
+
+
+def is_late(settling: PendingSettlement, now: float) -> bool:
+    """Tell whether a settlement comes after the end of its lease. Decided records need no lease."""
+    return now >= settling.delivery.until_s and settling.verdict != Verdict.DONE
 
 
 def make_void(settlings: Iterable[PendingSettlement]) -> None:

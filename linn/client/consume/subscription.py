@@ -16,7 +16,7 @@ from collections.abc import Callable, Collection, Iterable
 from typing import Protocol
 from weakref import WeakValueDictionary
 
-from linn.client.arguments import U32_MAX, checked_number, checked_reason
+from linn.client.arguments import checked_reason
 from linn.client.connection.answer import Answer
 from linn.client.connection.connection import Connection
 from linn.client.consume.arrivals import Matches, Unread
@@ -32,6 +32,8 @@ from linn.client.consume.settling import (
     Delivery,
     PendingSettlement,
     Settled,
+    check_ms,
+    is_late,
     latest_commits,
     lease_over,
     make_void,
@@ -44,17 +46,7 @@ from linn.core.batch.batch import RecordBatch
 from linn.core.errors.codes import error_from_code
 from linn.core.errors.tree import ConnectionLost, LinnError, SubscriptionWrongKind
 from linn.wire import messages
-from linn.wire.messages import (
-    ConsumerKind,
-    Credit,
-    Deliver,
-    Message,
-    Phase,
-    Settle,
-    Subscribed,
-    Unsubscribe,
-    Verdict,
-)
+from linn.wire.messages import ConsumerKind, Credit, Deliver, Message, Phase, Settle, Subscribed, Unsubscribe, Verdict
 
 SETTLE_LINGER_S = 0.005
 """Linger time of a settlement that is not awaited: far below any lease, and enough for thousands of records."""
@@ -94,8 +86,8 @@ class Subscriber(Protocol):
     def _on_refused(self, error: LinnError) -> None:
         """Report the refusal of a settlement that is not awaited."""
 
-    def _on_ended(self, error: LinnError) -> None:
-        """Report that the broker has ended the subscription."""
+    def _on_ended(self, subscription: Subscription, error: LinnError) -> None:
+        """Report that the broker has ended a subscription."""
 
     def _join_again(self) -> None:
         """Leave the group, join it again, and read on from the committed offsets."""
@@ -121,7 +113,9 @@ class Subscription:
         self.kind = ConsumerKind(subscribed.kind)
         self.leased = self.kind == ConsumerKind.SHARED and subscribed.lease_ms > 0
         self.read_in = subscribed.leader_epoch, (subscribed.topic_id_high, subscribed.topic_id_low)
-        """Leader epoch and topic id of the delivered records."""
+        """Leader epoch and topic id at the beginning."""
+        self._epochs: dict[int, int] = {}
+        """Epochs of the last records, by partition."""
         self._is_two_phase = limits.is_two_phase
         self.waits_for_acks = self.leased or self.kind == ConsumerKind.GROUP
         self.alive = True
@@ -181,7 +175,7 @@ class Subscription:
             self._consumer._on_assigned(self, message.partitions, bool(message.revoked))
         elif isinstance(message, messages.Ended):
             self.end()
-            self._consumer._on_ended(error_from_code(message.code, message.text))
+            self._consumer._on_ended(self, error_from_code(message.code, message.text))
 
     def delivered(self, message: Deliver, batches: list[RecordBatch]) -> list[Batch]:
         """Return the batches of one delivery, without records that were read earlier."""
@@ -196,6 +190,8 @@ class Subscription:
             self._buffered += sum([records.count for records in batches])
             return [Batch(self.topic, partition, records, 0, delivery, self) for records in batches]
         found = []
+        if batches:  # A leader that is elected again goes on with its readers, in a later epoch.
+            self._epochs[partition] = batches[-1].leader_epoch
         for records in batches:
             first = self.positions.skip(partition, records)
             if first < records.count:
@@ -246,6 +242,12 @@ class Subscription:
         """
         if self.alive and self.kind == ConsumerKind.GROUP:
             self._consumer._join_again()
+
+    @property
+    def may_move(self) -> bool:
+        """Whether nothing is out that only this connection settles, while the application waits for more."""
+        is_quiet = self.held.count <= self._buffered and not self._open and not self._unanswered
+        return self.alive and not self._is_two_phase and (is_quiet or not self.leased)
 
     # --- seek ---
 
@@ -432,7 +434,7 @@ class Subscription:
         self.last_ack = settling if verdict == Verdict.ACK else None
         if is_set_back:
             self._consumer._set_back(delivery.partition)
-        if end - first >= self._chunk and not (self.leased and _is_late(settling, self.monotonic())):
+        if end - first >= self._chunk and not (self.leased and is_late(settling, self.monotonic())):
             self.flush()  # A late settlement waits for its caller, which may be about to await the refusal.
         elif not self._flush_planned:
             self._flush_planned = True
@@ -449,10 +451,10 @@ class Subscription:
         self.last_ack = None
         if self.leased:
             now = self.monotonic()
-            late = [settling for settling in settlings if _is_late(settling, now)]
+            late = [settling for settling in settlings if is_late(settling, now)]
             for settling in late:
                 self._finish([settling], lease_over(settling.delivery))
-            settlings = [settling for settling in settlings if not _is_late(settling, now)] if late else settlings
+            settlings = [settling for settling in settlings if not is_late(settling, now)] if late else settlings
         if not settlings or not self.alive:
             return
         if self.leased:
@@ -546,17 +548,9 @@ class Subscription:
 
     def places(self) -> dict[int, Read]:
         """Return the positions at which a reader goes on, by partition."""
-        return {partition: Read(offset, *self.read_in) for partition, offset in self.positions.resume_offsets().items()}
-
-
-def _is_late(settling: PendingSettlement, now: float) -> bool:
-    """Tell whether a settlement comes after the end of its lease. Decided records need no lease."""
-    return now >= settling.delivery.until_s and settling.verdict != Verdict.DONE
-
-
-def check_ms(ms: int) -> None:
-    """Check a number of milliseconds. Raises MessageInvalid if it can't be sent."""
-    checked_number(ms, "a time in milliseconds", U32_MAX)
+        (epoch, topic_id), epochs = self.read_in, self._epochs
+        ends = self.positions.resume_offsets().items()
+        return {partition: Read(end, max(epoch, epochs.get(partition, 0)), topic_id) for partition, end in ends}
 
 
 class UnsubscribeRequest(Answer):

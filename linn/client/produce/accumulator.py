@@ -41,10 +41,13 @@ class Accumulator:
         in_flight_max: int,
         linger_s: float,
         watch: Watch,
+        on_moved: Callable[[], None],
     ) -> None:
         self.codec = Codec.NONE
         self.bytes_max = 0
-        self.sender = Sender(connector, target, to_exchange, acks, in_flight_max, self._buffer_idle, self._seal_all)
+        self.sender = Sender(
+            connector, target, to_exchange, acks, in_flight_max, self._buffer_idle, self._seal_all, on_moved
+        )
         self.identity: Identity | None = None
         self.buffers = [PartitionBuffer(-1)]
         self.sticky = self.buffers[0]

@@ -35,6 +35,8 @@ from linn.core.errors.tree import ClientClosed, LimitExceeded, LinnError, Messag
 from linn.wire.messages import Acks, Ping, Placement, TopicInfo
 
 AcksName = Literal["none", "leader", "all"]
+OLD_NEWS_S = 0.5
+"""Time after which a broker is asked again who leads a topic, if its answer is older than a confirmation."""
 _ACKS = {"none": Acks.NONE, "leader": Acks.LEADER, "all": Acks.ALL}
 
 
@@ -75,10 +77,11 @@ class Producer:
         """Size limit of one message: value, key and headers together."""
         self._batch_bytes_limit = 0
         self._accumulator = Accumulator(
-            connector, target, to_exchange, self._acks, in_flight_max, linger_ms / 1000, self._watcher_of
+            connector, target, to_exchange, self._acks, in_flight_max, linger_ms / 1000, self._watcher_of, self._ask
         )
         self._sender = self._accumulator.sender
         self._refresh = TopicRefresh(connector, target, self._follow)
+        self._topic_id = (0, 0)
         self._errors: list[LinnError] = []
         self._use: Use = NO_TRANSACTION
         """Transaction for which the producer is opened."""
@@ -99,7 +102,15 @@ class Producer:
         if self._idempotent:
             self._accumulator.identify(Identity(self._connector.producer_ids, self._use))
         if not self._to_exchange:
-            (info,) = (await describe(self._connector, [self._target])).topics
+            leaders = self._connector.leaders
+            leaders.watch(self._target, self._moved)
+            try:
+                (info,) = (await describe(self._connector, [self._target])).topics
+                await leaders.reach(self._target)
+            except BaseException:
+                leaders.unwatch(self._target, self._moved)
+                raise
+            self._sender.leader = leaders.at(self._target)
             self._follow(info)
             self._refresh.start()
         if "zstd" in welcome.features:
@@ -145,6 +156,7 @@ class Producer:
         self._bound = -1
         if self in self._connector.listeners:
             self._connector.listeners.remove(self)
+            self._connector.leaders.unwatch(self._target, self._moved)
             self._refresh.stopped = True
             self._give_up(ClientClosed("the producer was closed"))
             if self._accumulator.identity is not None:
@@ -168,8 +180,9 @@ class Producer:
         for confirmation in self._accumulator.unsettled():
             with contextlib.suppress(LinnError):
                 await confirmation.wait()
-        if self._acks == Acks.NONE and self._connector.usable is not None:
-            await self._connector.request(Ping())
+        at = self._sender.at
+        if self._acks == Acks.NONE and at is not None and at.error is None:
+            await self._connector.request(Ping(), over=at)
         await anyio.lowlevel.checkpoint()
         if self._errors:
             errors, self._errors = self._errors, []
@@ -267,7 +280,7 @@ class Producer:
         return self._receipt(UUID(int=message_id), 0, await self._confirmed(confirmation, attended=True), confirmation)
 
     async def _confirmed(self, confirmation: Confirmation, attended: bool) -> Placement | None:
-        connection = self._connector.usable
+        connection = self._sender.at
         if confirmation.settled:
             await anyio.lowlevel.checkpoint()
         elif attended and connection is not None:
@@ -501,12 +514,30 @@ class Producer:
         """Adapt to the topic's present partitions and message size limit."""
         self._accumulator.follow(info)
         self.message_bytes_max = info.message_bytes_max or self.message_bytes_max
+        if info.partitions:
+            topic_id, epoch = (info.id_high, info.id_low), info.partitions[0].leader_epoch
+            if topic_id != self._topic_id:
+                self._topic_id, self._sender.epoch = topic_id, epoch
+            if epoch < self._sender.epoch:  # The broker at hand does not know yet what another one has told.
+                self._connector.timers.after(OLD_NEWS_S, self._ask)
+            self._sender.epoch = max(self._sender.epoch, epoch)
+
+    def _moved(self) -> None:
+        """Publish over the connection to the topic's leader, or through the broker at hand; ask who leads now."""
+        self._sender.leader = self._connector.leaders.at(self._target)
+        if self._sender.leader is None:
+            self._ask()
+        self._sender.pump()
+
+    def _ask(self) -> None:
+        """Ask who leads the topic."""
+        if not self._to_exchange and not self._refresh.stopped:
+            self._refresh.ask()
 
     def _connected(self, connection: Connection) -> None:
         """Send waiting batches over a new connection."""
         self._sender.pump()
-        if not self._to_exchange:
-            self._refresh.ask()
+        self._ask()
 
     def _disconnected(self) -> None:
         """Do nothing: the failure of its request reaches every batch in flight."""

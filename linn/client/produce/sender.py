@@ -1,9 +1,10 @@
 """Sender: sends a producer's batches to the broker, in order, with a limit on batches in flight, and with retries.
 
-Laws: the batches of a buffer are sent in order; after a lost connection all unanswered batches are sent again in that
-order. If the broker refuses a batch for now, its buffer waits until that batch is sent again. A batch that is not
-confirmed within the request timeout, counted from its first message, fails and is not sent again. Each confirmation is
-settled exactly once.
+Laws: all batches in flight are on one connection: to the topic's leader, or to the broker at hand. Later ones go to
+another when all are answered, or their connection is lost. The batches of a buffer are sent in order; after a lost
+connection all unanswered batches are sent again in that order. If the broker refuses a batch for now, its buffer waits
+until that batch is sent again. A batch that is not confirmed within the request timeout, counted from its first
+message, fails and is not sent again. Each confirmation is settled exactly once.
 
 Batches are numbered when they are first sent (see `lane`), so the broker stores every batch once and in order, even if
 it is sent several times. Without numbers, a batch that is sent again may be stored twice, and batches in flight after a
@@ -25,6 +26,7 @@ from linn.client.produce.confirmation import Confirmation, refused_as
 from linn.client.produce.lane import Lane
 from linn.client.produce.open_batch import OpenBatch
 from linn.core.batch.batch import RecordBatch
+from linn.core.errors.replication import NotLeader
 from linn.core.errors.tree import ConnectionLost, LinnError, ProducerOutOfOrder, ProtocolError, RequestTimeout
 from linn.wire.messages import Acks, Message, Publish, Published
 
@@ -42,7 +44,7 @@ class Sender:
     """Batches of one producer that are ready or in flight.
 
     `on_idle` is called when a buffer has nothing in flight any more, `on_tick` before a tick ends: messages of
-    different ticks share no batch.
+    different ticks share no batch. `on_moved` is called when an answer tells that another broker leads the topic.
     """
 
     def __init__(
@@ -54,6 +56,7 @@ class Sender:
         in_flight_max: int,
         on_idle: Callable[[PartitionBuffer], None],
         on_tick: Callable[[], None],
+        on_moved: Callable[[], None],
     ) -> None:
         self.buffered_bytes = 0
         """Size of finished batches that are not settled."""
@@ -64,11 +67,18 @@ class Sender:
         self._in_flight_max = in_flight_max
         self._on_idle = on_idle
         self._on_tick = on_tick
+        self._on_moved = on_moved
+        self.epoch = 0
+        """Latest leader epoch of the topic that is known; `on_moved` is called for a later one."""
         self._unsettled: dict[InFlightBatch, None] = {}
         """Batches in the order in which they were enqueued."""
         self._in_flight = 0
         self._waiting: deque[PartitionBuffer] = deque()
         self._ready_count = 0
+        self.leader: Connection | None = None
+        """Connection to the topic's leader; None: there is none, and the broker at hand passes batches on."""
+        self.at: Connection | None = None
+        """Connection to which the last batch was sent."""
         self._listening_to: Connection | None = None
         self._room: anyio.Event | None = None
         self._watching_time = False
@@ -128,7 +138,7 @@ class Sender:
     def pump(self) -> None:
         """Send all batches that may be sent now."""
         while self._waiting and self._in_flight < self._in_flight_max:
-            connection = self._connector.usable
+            connection = self._chosen()
             if connection is None:
                 self._connector.retry()
                 return
@@ -141,6 +151,20 @@ class Sender:
             buffer.queued = False
             if buffer.ready and self._send(connection, buffer):  # The batch may have timed out.
                 self._queue(buffer)
+
+    def _chosen(self) -> Connection | None:
+        """Choose the connection for the next batch; None: there is none, or batches are in flight on another one."""
+        chosen, at = self.leader, self.at
+        if chosen is None or chosen.is_ending:
+            chosen = self._connector.usable
+        if chosen is at:
+            return chosen
+        if self._in_flight:
+            return None
+        if self._acks == Acks.NONE and at is not None and not at.is_ending:
+            return at  # Nothing tells when batches have arrived, and so later ones stay behind them.
+        self.at = chosen
+        return chosen
 
     def _connection_ready(self) -> None:
         self._listening_to = None
@@ -203,6 +227,9 @@ class Sender:
         self._landed(batch)
         batch.confirmation.in_doubt = batch.unknown > 1  # The outcome of this attempt is known now.
         if isinstance(message, Published) and len(message.placements) == 1:
+            if message.placements[0].leader_epoch > self.epoch:
+                self.epoch = message.placements[0].leader_epoch
+                self._on_moved()
             self._settle(batch, message, None)
         else:
             self._settle(batch, None, ProtocolError(f"the broker answered publish with {type(message).__name__}"))
@@ -223,6 +250,8 @@ class Sender:
             buffer.put_back(batch)
             self._ready_count += 1
             buffer.held = buffer.held or not isinstance(error, ConnectionLost)
+            if isinstance(error, NotLeader):
+                self._on_moved()
         else:
             buffer.abandon(batch)
             self._settle(batch, None, refused_as(error, batch.unknown > 0))
@@ -284,7 +313,7 @@ class Sender:
             )
 
     def _withdraw(self, batch: InFlightBatch) -> None:
-        buffer, connection = batch.buffer, self._connector.usable
+        buffer, connection = batch.buffer, self.at
         buffer.abandon(batch)
         if batch.sequence in buffer.in_flight:
             if connection is not None:

@@ -66,7 +66,7 @@ class TransactionOwner:
         """Ids of the producers that the broker has admitted."""
 
     async def begin(self) -> None:
-        """Begin the next transaction; after a restart of the broker, open the name again first.
+        """Begin the next transaction; after one that failed, open the name again first.
 
         Raises TransactionError if one is open; TransactionFenced: another client has the name.
         """

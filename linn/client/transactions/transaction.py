@@ -94,7 +94,7 @@ class Transaction:
         """Wait until everything is stored, and commit.
 
         Raises:
-            TransactionAborted: nothing has taken effect: it was open for too long, or the broker was restarted.
+            TransactionAborted: nothing has taken effect: it was open for too long, or the broker lost power.
             TransactionFenced: another client has taken over the name. Nothing has taken effect, unless the connection
                 was lost during the commit: the broker keeps only the last commit of a name.
             LinnError: a publish was not confirmed, or a record no longer belonged to this consumer; it is aborted.
@@ -277,7 +277,7 @@ class Transaction:
                 numbers = owner.producer_id, owner.epoch, owner.number
                 part = some[at : at + ENTRIES_MAX]
                 message = SettleInTransaction(*numbers, subscription.id, part, owner.producer_key)
-                await owner.connector.request(message)
+                await owner.connector.request(message, over=subscription.connection)
         for subscription, delivery, first, end in self._settled:
             subscription.settled_in_transaction(delivery, first, end)
 

@@ -24,11 +24,12 @@ import trio
 from linn import verbs
 from linn.core.admin.audit import AuditTrail
 from linn.core.admin.cluster_catalog import LEADER_WAIT_S, ClusterCatalog
+from linn.core.admin.cluster_operations import ClusterOperations
 from linn.core.admin.connections import ConnectionAdministration
 from linn.core.admin.definitions import DefinitionsAdministration
 from linn.core.admin.deliveries import DeliveryAdministration
 from linn.core.admin.entry_store import EntryStore
-from linn.core.admin.everywhere import everywhere
+from linn.core.admin.everywhere import everywhere, wait_known
 from linn.core.admin.exchanges import ExchangeAdministration
 from linn.core.admin.groups import GroupAdministration
 from linn.core.admin.led_logs import LedLogs
@@ -39,11 +40,11 @@ from linn.core.admin.topics import StoredTopics, TopicAdministration
 from linn.core.admin.transactions import TransactionAdministration
 from linn.core.admin.users import UserAdministration
 from linn.core.admin.verb import check_size, decode_arguments
-from linn.core.cluster.following import FollowedLogs
 from linn.core.cluster.node import ALONE, ClusterNode
 from linn.core.cluster.peers import PeerLinks
 from linn.core.cluster.plan import PartPolicy
 from linn.core.config.config import Config
+from linn.core.config.configured import ConfiguredExchange
 from linn.core.config.decoder import encode_settings
 from linn.core.config.tables import ExchangeTable
 from linn.core.connections.connections import Connections
@@ -72,9 +73,10 @@ from linn.core.services.services import Services
 from linn.core.topics.catalog import Catalog
 from linn.core.topics.live_settings import differences
 from linn.core.topics.topic_maker import PluginMaker, TopicMaker
+from linn.core.transactions.cluster_coordinator import ClusterCoordinator
 from linn.core.transactions.coordinator import TransactionCoordinator
 from linn.descriptions import BrokerDescription, ClusterDescription, MetricDescription, ServiceDescription
-from linn.verbs import VERBS, A, R, Verb
+from linn.verbs import TRANSACTIONS_TOPIC, VERBS, A, R, Verb
 
 logger = logging.getLogger("linn.administration")
 
@@ -94,6 +96,27 @@ def _on(verb: Verb[A, R], perform: Callable[[A], Awaitable[R | JsonText]]) -> tu
 
 def _on_behalf(verb: Verb[A, R], perform: Callable[[A, Principal], Awaitable[R | JsonText]]) -> tuple[str, Handler]:
     return verb.name, perform
+
+
+def _targets_of(exchange: ConfiguredExchange) -> list[str | None]:
+    """The exchanges that must exist before this one."""
+    return [exchange.alternate, *[binding.exchange for binding in exchange.bindings]]
+
+
+def _targets_first(targets: Mapping[str, Sequence[str | None]]) -> list[str]:
+    """Order names so that each comes after its targets, as far as these have no cycle."""
+    found: dict[str, None] = {}
+    seen: set[str | None] = set()
+    left = list(targets)[::-1]
+    while left:
+        name = left[-1]
+        seen.add(name)
+        missing = [each for each in targets[name] if each is not None and each in targets and each not in seen]
+        if missing:
+            left += missing
+        else:
+            found.setdefault(left.pop())
+    return list(found)
 
 
 @dataclass(kw_only=True, eq=False)
@@ -158,12 +181,14 @@ class Administration:
         if self.cluster is not None:
             assert self.local is not None, "a node of a cluster has a folder of its own"
             self._logs = LedLogs(self.local, self.topic_maker)
-            rooms = self._topics, self._exchanges, self._users, self.groups
+            assert isinstance(self.transactions, ClusterCoordinator), "the broker is one of a cluster"
+            rooms = self._topics, self._exchanges, self._users, self.groups, self.transactions
             links = self.cluster, lambda: self.links, self.env, self.spawn
             make = partial(Replication, *links)
             self._follower = ClusterCatalog(self.cluster, self.catalog, self._entries, *rooms, self._logs, make)
             self._topics.elsewhere = self._follower
             self.cluster.policy_of_storage = self._part_policy
+            self.cluster.failing_count = self._follower.replication.failing_count
         self.links: PeerLinks | None = None
         """The links to the other brokers of the cluster, set by the composition root; None: there are none."""
         self._lock = trio.Lock()
@@ -172,8 +197,8 @@ class Administration:
         self._handlers = self._verb_handlers()
 
     @property
-    def followed_logs(self) -> FollowedLogs | None:
-        """The logs that other brokers may follow; None: this one is alone."""
+    def replication(self) -> Replication | None:
+        """The replicas of this broker, which others may follow; None: it is alone."""
         return self._follower.replication if self._follower is not None else None
 
     def _part_policy(self, storage: str | None) -> PartPolicy:
@@ -187,6 +212,7 @@ class Administration:
         topics, groups, subscriptions = self._topics, self._groups, self._subscriptions
         exchanges, users = self._exchanges, self._users
         connections = ConnectionAdministration(self.connections, self.long_work)
+        operations = ClusterOperations(self.cluster, self.env.clock)
         definitions = DefinitionsAdministration(self.catalog, exchanges, self.long_work, self.audit)
         return dict(
             [
@@ -222,6 +248,7 @@ class Administration:
                 _on_behalf(verbs.PERFORM_ACTION, self._perform_action),
                 _on(verbs.SHOW_BROKER, self._show_broker),
                 _on(verbs.CLUSTER_STATUS, self._cluster_status),
+                *(_on(verb, perform) for verb, perform in operations.performs.items()),
                 _on(verbs.SHOW_METRICS, self._show_metrics),
                 _on_behalf(verbs.CREATE_USER, users.create_user),
                 _on_behalf(verbs.ALTER_USER, users.alter_user),
@@ -253,6 +280,12 @@ class Administration:
             return await self._perform_here(verb, arguments, caller, passes_on=False)
         known = self.check(verb, arguments)
         here = partial(self._perform_here, verb, arguments, caller, passes_on=True)
+        if known in (verbs.CREATE_TOPIC, verbs.ALTER_TOPIC):
+            done = await here()
+            if (name := decode_arguments(verbs.CREATE_TOPIC, arguments).name) in self.catalog.topics:
+                settings = json.loads(await self._topics.show(verbs.Named(name)))["settings"]
+                await wait_known(name, settings, caller, self._other_nodes(), self.links, self.env.clock)
+            return done
         try:
             if known.merge is None or known.topic_of(decode_arguments(known, arguments)) is not None:
                 return await here()
@@ -261,9 +294,11 @@ class Administration:
                 raise
             # Not under the lock of this broker's changes: the other one may ask this one.
             return await self.links.perform(error.leader, verb, arguments, caller)
+        return await everywhere(known, arguments, caller, self._other_nodes(), self.links, here)
+
+    def _other_nodes(self) -> list[int]:
         sessions = self.cluster.view.state.sessions if self.cluster is not None else ()
-        nodes = [node for node in sorted(sessions) if node != self._own_number]
-        return await everywhere(known, arguments, caller, nodes, self.links, here)
+        return [node for node in sorted(sessions) if node != self._own_number]
 
     @property
     def _own_number(self) -> int:
@@ -302,8 +337,11 @@ class Administration:
         """
         name = verb.topic_of(asked)
         topic = self.catalog.topics.get(name) if name is not None else None
-        if passes_on and topic is not None and topic.led_by is not None and (error := topic.led_by()).leader:
-            raise error
+        if topic is not None and topic.led_by is not None:
+            error = topic.led_by()
+            # Who is asked as the leader, and is not, or not yet, has no answer.
+            if error.leader if passes_on else verb.runs in ("leader", "coordinator"):
+                raise error
         if verb.merge is not None and name is None and (group := getattr(asked, "group", None)) is not None:
             self.groups.known(group)
 
@@ -400,7 +438,12 @@ class Administration:
         if self._follower is not None:
             with trio.move_on_after(LEADER_WAIT_S):
                 for name in list(self.catalog.topics):
-                    await self._follower.wait_led(name)
+                    await self._follower.wait_led(name, is_alive=False)
+
+    async def wait_topic_led(self, name: str) -> None:
+        """Wait until a topic is open here, or another broker is known to lead it; at most LEADER_WAIT_S."""
+        if self._follower is not None:
+            await self._follower.wait_led(name)
 
     async def make_configured(self, config: Config) -> None:
         """Make the exchanges and topics of a file that the cluster does not have yet; warn where others differ.
@@ -408,16 +451,20 @@ class Administration:
         Raises LinnError. Cancellation: some are made.
         """
         nobody = Principal("")
-        for name, exchange in config.exchanges.items():
+        for name in _targets_first({name: _targets_of(exchange) for name, exchange in config.exchanges.items()}):
+            exchange = config.exchanges[name]
             if name not in self.catalog.routers:
                 table = encode_settings(ExchangeTable(exchange.kind, exchange.alternate, exchange.bindings))
                 table |= encode_settings(exchange.settings) if exchange.settings is not None else {}
                 await self._run_change(partial(self._exchanges.create, verbs.SettingsChange(name, table)))
-        for name, topic in config.topics.items():
+        for name in _targets_first({name: [topic.dead_letter] for name, topic in config.topics.items()}):
+            topic = config.topics[name]
             existing = self.catalog.topics.get(name)
             if existing is None:
                 asked = verbs.SettingsChange(name, encode_settings(topic))
-                await self._run_change(partial(self._topics.create, asked, nobody))
+                await self._run_change(partial(self._topics.create, asked, nobody, may_lack_nodes=True))
+                if reason := await self._topics.lacks_nodes(topic):
+                    logger.warning("topic %(topic)s waits for brokers: %(reason)s", {"topic": name, "reason": reason})
             elif existing.settings != topic and name != AUDIT_TOPIC:
                 about = {"topic": name, "differences": differences(existing.settings, topic)}
                 logger.warning("topic %(topic)s is in the cluster with other settings: %(differences)s", about)
@@ -462,6 +509,17 @@ class Administration:
         if self._follower is not None:
             await self._follower.wait_led(name)
 
+    async def create_transactions_topic(self) -> None:
+        """Create the topic of the log of transactions, unless it exists. Raises StorageError, MetadataError."""
+
+        async def create() -> None:
+            if TRANSACTIONS_TOPIC not in self.catalog.topics:
+                await self._topics.create_own(TRANSACTIONS_TOPIC, self.topic_maker.transaction_storage)
+
+        await self._run_change(create)
+        if self._follower is not None:
+            await self._follower.wait_led(TRANSACTIONS_TOPIC)
+
     async def make_subscription(self, topic: str, name: str, starts: Sequence[int]) -> None:
         """Make a named subscription that begins at these offsets, by partition, unless it exists.
 
@@ -469,13 +527,20 @@ class Administration:
         """
         await self._run_change(lambda: self._subscriptions.make(self.catalog.led_topic(topic), name, starts))
 
+    async def open_positions(self, topic: str) -> None:
+        """Make and open the log of the positions of groups in a stream, unless it is open.
+
+        Raises TopicUnknown, NotLeader, BrokerStopping, LogCorrupt, StorageError.
+        """
+        await self._run_change(lambda: self.catalog.led_topic(topic).open_positions(self.groups))
+
     # --- broker ---
 
     async def _show_metrics(self, asked: verbs.MetricNames) -> list[MetricDescription]:
         return await metric_report(self.metrics, self.env.clock, asked.names)
 
-    async def _cluster_status(self, _: verbs.NoArguments) -> ClusterDescription:
-        return self.cluster.describe() if self.cluster is not None else ALONE
+    async def _cluster_status(self, asked: verbs.ClusterAsked) -> ClusterDescription:
+        return self.cluster.describe(asked.troubled_max) if self.cluster is not None else ALONE
 
     async def _list_services(self, _: verbs.NoArguments) -> list[ServiceDescription]:
         return self.services.describe()

@@ -20,7 +20,7 @@ from linn.core.admin.led_logs import LedLogs
 from linn.core.admin.stored_entries import EXCHANGE, ROLE, TOPIC, USER, settings_of_topics
 from linn.core.admin.topics import TopicAdministration
 from linn.core.admin.users import UserAdministration
-from linn.core.cluster.entries import PartEntry
+from linn.core.cluster.entries import ClusterState, PartEntry
 from linn.core.cluster.node import ClusterNode
 from linn.core.cluster.placement import part_key
 from linn.core.env.log_fields import log_fields
@@ -29,14 +29,15 @@ from linn.core.errors.names import AUDIT_TOPIC
 from linn.core.errors.replication import NotLeader
 from linn.core.errors.tree import LinnError, SyncFailed
 from linn.core.groups.coordinator import GroupCoordinator
-from linn.core.log.state_log import StateLog
 from linn.core.loop.waiting import first_of
 from linn.core.metadata.store import Stored
-from linn.core.replicas.log_numbers import groups_log, logs_of
+from linn.core.replicas.log_numbers import logs_of
 from linn.core.replicas.replication import Replication
 from linn.core.replicas.topic_replica import TopicReplica
 from linn.core.topics.catalog import Catalog
 from linn.core.topics.topic import Topic
+from linn.core.transactions.cluster_coordinator import ClusterCoordinator
+from linn.verbs import TRANSACTIONS_TOPIC
 
 RETRY_S = 5.0
 """Pause before what failed is tried again, such as opening a topic on a full disk."""
@@ -58,6 +59,7 @@ class ClusterCatalog:
         exchanges: ExchangeAdministration,
         users: UserAdministration,
         groups: GroupCoordinator,
+        transactions: ClusterCoordinator,
         logs: LedLogs,
         replication: Callable[[Callable[[str], None]], Replication],
     ) -> None:
@@ -69,6 +71,7 @@ class ClusterCatalog:
         self._exchanges = exchanges
         self._users = users
         self._groups = groups
+        self._transactions = transactions
         self._logs = logs
         self.replication = replication(self._settle_soon)
         self._woken = self._settled = trio.Event()
@@ -153,6 +156,15 @@ class ClusterCatalog:
             text = "some logs of the deleted topic %(topic)s are left until the next start: %(error)s"
             logger.warning(text, {"topic": topic.name} | log_fields(error))
 
+    async def count_nodes(self, enough: int) -> int:
+        """See `Elsewhere.count_nodes`."""
+        known = len(self._node.view.state.nodes)
+        if known < enough:
+            # A broker is ready when it is registered: the store has it, though this view may be a moment behind.
+            snapshot = await self._node.store.load()
+            known = len(ClusterState.of(snapshot.revision, snapshot.entries).nodes)
+        return known
+
     # --- leading ---
 
     async def _try_to_settle(self, topic: Topic) -> bool:
@@ -175,6 +187,9 @@ class ClusterCatalog:
             await self._logs.make_way(topic.name, str(topic.id))
             await self._logs.record(topic.name, await self._topics.entry_of(topic))
             replica = await self.replication.open(topic, logs_of(topic))
+        if part is not None and self._node.number not in part.replicas:
+            await self._drop(topic, part)
+            return
         if replica is None:
             return
         if replica.leader is None:
@@ -182,15 +197,30 @@ class ClusterCatalog:
         elif replica.is_recovered and topic.led_by is not None:
             await self._open(topic, replica)
 
+    async def _drop(self, topic: Topic, part: PartEntry) -> None:
+        """Delete this node's logs of a topic that is held by others now. Raises StorageError: some are left.
+
+        An entry that is older than these logs deletes nothing: the store was set back in time.
+        """
+        replica = self.replication.replicas.get(topic.id)
+        if self._logs.id_of(topic.name) != str(topic.id) or (replica is not None and part.epoch < replica.epoch):
+            return
+        await self._resign(topic)
+        await self.replication.close(topic)
+        topic.logs = None
+        await self._logs.drop(topic.name)
+        logger.info("topic %(topic)s is held by other nodes now: its logs here are deleted", {"topic": topic.name})
+
     async def _open(self, topic: Topic, replica: TopicReplica) -> None:
         replica.serves = True
         try:
             # A number is used again: a new subscription must not find the state of a former one.
             await replica.keep_subscriptions([entry.number for entry in topic.entries.values()])
             await topic.open()
-            ends = {index: partition.log.bounds()[1] for index, partition in topic.partitions.items()}
-            positions = StateLog(await replica.open(groups_log(topic.name)), self.replication.clock)
-            await self._groups.adopt(topic.name, positions, ends)
+            if topic.name == TRANSACTIONS_TOPIC:
+                await self._transactions.adopt(topic.partitions[0])
+            else:
+                await topic.open_positions(self._groups)
         except LinnError:
             self._close(topic, replica)
             raise
@@ -210,8 +240,10 @@ class ClusterCatalog:
         self._close(topic, replica)
 
     def _close(self, topic: Topic, replica: TopicReplica) -> None:
+        self._groups.release(topic.name, self._not_leader(topic))  # Its members read the partitions.
+        if topic.name == TRANSACTIONS_TOPIC:
+            self._transactions.release(self._not_leader(topic))
         topic.resign(partial(self._not_leader, topic))
-        self._groups.release(topic.name, self._not_leader(topic))
         replica.serves = False
 
     def _part(self, topic: Topic) -> PartEntry | None:
@@ -236,14 +268,15 @@ class ClusterCatalog:
         place = f"node {leader}, at {', '.join(self._node.client_addresses(leader))}"
         return NotLeader(f"topic {topic.name} is led by {place}", leader=leader, epoch=part.epoch)
 
-    async def wait_led(self, name: str) -> None:
-        """Wait until a new topic is open at its leader, at most LEADER_WAIT_S."""
+    async def wait_led(self, name: str, *, is_alive: bool = True) -> None:
+        """Wait until a topic is open here, or another broker leads it, which `is_alive`; at most LEADER_WAIT_S."""
         view = self._node.view
         with trio.move_on_after(LEADER_WAIT_S):
             while (topic := self._catalog.topics.get(name)) is not None:
-                version = view.version
-                part = self._part(topic)
-                if topic.led_by is None or (part is not None and part.leader != self._node.number):
+                version, part = view.version, self._part(topic)
+                if topic.led_by is None or topic.led_by().leader:
+                    return
+                if not is_alive and part is not None and part.leader not in (0, self._node.number):
                     return
                 await first_of(partial(view.wait_newer, version), self._settled.wait)
 

@@ -95,6 +95,8 @@ class GroupAdministration:
             for name in dict.fromkeys(stream.name for stream, _, _ in chosen):
                 group.check_idle(name)
         else:
+            for stream in dict.fromkeys(stream for stream, _, _ in chosen):
+                await stream.open_positions(self._groups)
             await self._groups.reset(group.name, list(moved.values()))
         now = [(stream, index, moved.get((stream.name, index), old)) for stream, index, old in places]
         return _offsets(group, now, caller.access)

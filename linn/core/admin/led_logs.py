@@ -17,7 +17,6 @@ from linn.core.env.log_fields import log_fields
 from linn.core.errors.names import AUDIT_TOPIC
 from linn.core.errors.tree import StorageError, SyncFailed
 from linn.core.metadata.store import REMOVED, MetadataEntries
-from linn.core.replicas.log_numbers import groups_log
 from linn.core.topics.shared_entry import decode_entries
 from linn.core.topics.topic import Topic
 from linn.core.topics.topic_maker import TopicMaker
@@ -76,11 +75,15 @@ class LedLogs:
     async def make_way(self, name: str, id: str) -> None:
         """Delete the logs of an earlier topic of a name. Raises StorageError."""
         if self.id_of(name) not in (None, id):
-            await self.delete(self._made(name))
+            await self.drop(name)
+
+    async def drop(self, name: str) -> None:
+        """Delete the closed logs of the topic that is recorded under a name. Raises StorageError: some are left."""
+        await self.delete(self._made(name))
 
     async def delete(self, topic: Topic) -> None:
         """Delete all logs of a topic, open or not, and its record. Raises StorageError: some are left."""
-        await topic.delete([groups_log(topic.name)])
+        await topic.delete()
         if self.id_of(topic.name) == str(topic.id):
             await self._local.put_all({TOPIC + topic.name: REMOVED}, {})
             del self._entries[topic.name]

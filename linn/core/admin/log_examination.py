@@ -6,16 +6,16 @@ Law: every log that can't be opened is reported in the broker's log, and the sta
 from __future__ import annotations
 
 import logging
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 
 from linn.core.config.config import Config
 from linn.core.config.topic_settings import TopicSettings
 from linn.core.env.log_fields import log_fields
 from linn.core.errors.tree import LogCorrupt
-from linn.core.groups.coordinator import GROUP_LOGS, GROUPS_TOPIC
+from linn.core.groups.topic_positions import groups_log
 from linn.core.topics.shared_entry import OWN_QUEUE, SharedEntry, is_state_topic, state_topic
 from linn.core.topics.topic_maker import TopicMaker
-from linn.core.transactions.coordinator import TRANSACTIONS_TOPIC
+from linn.verbs import TRANSACTIONS_TOPIC
 
 logger = logging.getLogger("linn.storage")
 
@@ -25,15 +25,20 @@ async def examine_logs(
     maker: TopicMaker,
     topics: Mapping[str, TopicSettings],
     entries: Mapping[str, Mapping[str, SharedEntry]],
-) -> None:
+) -> Collection[str]:
     """Examine the logs of the topics that existed before this start, by their settings at that time, and the logs of
-    their named subscriptions.
+    their named subscriptions and groups.
+
+    Returns the topics that have a log of the positions of groups, and those whose engine can't tell.
 
     Raises LogCorrupt, StorageError: nothing was changed.
     """
     refused: LogCorrupt | None = None
-    own = {GROUPS_TOPIC: GROUP_LOGS, TRANSACTIONS_TOPIC: 0}
-    logs: list[tuple[str, TopicSettings | None, Mapping[str, int]]] = [(GROUPS_TOPIC, None, own)]
+    read_by_groups = set[str]()
+    _refuse_former_groups(config, maker)
+    logs: list[tuple[str, TopicSettings | None, Mapping[str, int]]] = [
+        (TRANSACTIONS_TOPIC, None, {TRANSACTIONS_TOPIC: 0})
+    ]
     for name, settings in topics.items():
         logs.append((name, settings, _logs_of(config, maker, name, settings, entries[name])))
     for name, known, expected_logs in logs:
@@ -47,19 +52,31 @@ async def examine_logs(
                 refused = refused or error
                 logger.error("%(topic)s can't be opened: %(error)s", {"topic": name} | log_fields(error))
             else:
-                if there is None:
-                    break
-                if topics:  # Without topics this is the first start.
+                if (there or there is None) and topic == groups_log(name).topic:
+                    read_by_groups.add(name)
+                if topics and there is not None:  # Without topics this is the first start.
                     _warn_of_missing(topic, sorted(set(range(expected)).difference(there)))
     if refused is not None:
         raise refused
+    return read_by_groups
+
+
+def _refuse_former_groups(config: Config, maker: TopicMaker) -> None:
+    """Refuse positions of groups as earlier versions stored them, for all topics together. Raises LogCorrupt."""
+    disk = maker.env.disk
+    for storage in config.storage:
+        folder = f"{config.broker.data_dir}/{storage}/__groups"
+        logs = [f"{folder}/{name}" for name in disk.list_dir(folder)] if disk.exists(folder) else []
+        if any(name.endswith(".log") for log in logs for name in disk.list_dir(log)):
+            text = f"{folder} has the positions of groups in the format of an earlier version"
+            raise LogCorrupt(f"{text}, which this one can't read: delete it, and all groups begin anew")
 
 
 def _logs_of(
     config: Config, maker: TopicMaker, name: str, settings: TopicSettings, entries: Mapping[str, SharedEntry]
 ) -> dict[str, int]:
     """The logs of a topic, including internal logs, with the expected number of partitions of each."""
-    logs = {name: settings.partitions}
+    logs = {name: settings.partitions, groups_log(name).topic: 0}
     delivery = settings.delivery or config.broker.default_delivery
     keeps_state = delivery in config.delivery and maker.semantics(settings).survives_restart
     numbers = [entry.number for entry in entries.values() if not entry.deleted]
@@ -75,8 +92,6 @@ def _warn_of_missing(topic: str, missing: list[int]) -> None:
     lost = "its records are"
     if is_state_topic(topic):
         lost = "its settlements are"
-    elif topic == GROUPS_TOPIC:
-        lost = "the offsets of some groups are"
     elif topic == TRANSACTIONS_TOPIC:
         lost = "the decisions of transactions that were not marked everywhere are"
     about = {"topic": topic, "partitions": partitions, "lost": lost}

@@ -25,6 +25,7 @@ from linn.core.security.rule import rules_of
 from linn.core.security.users import NO_LIMITS, check_user_name
 from linn.core.topics.live_settings import live_keys_problem
 from linn.core.topics.shared_entry import decode_entries
+from linn.verbs import TRANSACTIONS_TOPIC
 
 S = TypeVar("S", bound=msgspec.Struct)
 EXCHANGE = "exchanges/"
@@ -90,7 +91,7 @@ def _checked(key: str, entry: object) -> TopicSettings | None:
     if prefix + slash not in (TOPIC, EXCHANGE, ROLE, SECRET):
         raise ValueError("it belongs to neither a topic, an exchange, a role, a user nor a secret")
     wrong = name_problem(name)
-    if wrong is not None and key != TOPIC + AUDIT_TOPIC:
+    if wrong is not None and key not in (TOPIC + AUDIT_TOPIC, TOPIC + TRANSACTIONS_TOPIC):
         raise ValueError(wrong)
     if prefix + slash == SECRET:
         if not isinstance(entry, str) or len(entry) != 2 * SECRET_BYTES or not set(entry) <= set(hexdigits):

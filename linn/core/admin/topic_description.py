@@ -61,7 +61,8 @@ def topic_as_json(topics: Mapping[str, Topic], name: str) -> Steps[JsonText | No
         shown["queue"] = {**counts, "consumers": len(queue.consumers)}
     replicas = topic.logs.describe() if topic.logs is not None else None
     if replicas is not None:
-        shown["replicas"] = replicas
+        has_leader = topic.led_by is None or topic.led_by().leader > 0
+        shown["replicas"] = replicas if has_leader else {**replicas, "leader": 0}
     return JsonText(msgspec.json.encode(shown).decode())
 
 

@@ -71,11 +71,15 @@ logger = logging.getLogger("linn.administration")
 
 
 class StoredTopics(NamedTuple):
-    """The topics in the metadata store: their entries, their settings, and their named subscriptions."""
+    """The topics in the metadata store."""
 
     topics: Mapping[str, Mapping[str, Any]]
+    """Their entries."""
     settings: Mapping[str, TopicSettings]
     entries: Mapping[str, Mapping[str, SharedEntry]]
+    """Their named subscriptions."""
+    read_by_groups: Collection[str]
+    """Names of topics that have a log of the positions of groups, or may have one."""
 
 
 class Elsewhere(Protocol):
@@ -86,6 +90,12 @@ class Elsewhere(Protocol):
 
     async def forget(self, topic: Topic) -> None:
         """Delete the logs of a topic that is gone. Raises SyncFailed."""
+
+    async def count_nodes(self, enough: int) -> int:
+        """Count the nodes that the cluster knows, alive or not, by the metadata store itself unless there are `enough`.
+
+        Raises MetadataError, MetadataInvalid.
+        """
 
 
 class TopicAdministration:
@@ -143,9 +153,10 @@ class TopicAdministration:
                 logger.warning("topic %(topic)s was not made to its end, and is not there", {"topic": name})
                 await self._entries.remove(TOPIC + name)
                 del topics[name], settings[name], entries[name]
-        led = {name: of for name, of in settings.items() if name in here}
-        await examine_logs(self._config, self._maker, led, entries)
-        return StoredTopics(topics, settings, entries)
+        # A replica with a damaged log is copied anew, when the cluster's metadata says that it may be.
+        led = {name: of for name, of in settings.items() if name in here and (of.replicas or 1) == 1}
+        read_by_groups = await examine_logs(self._config, self._maker, led, entries)
+        return StoredTopics(topics, settings, entries, read_by_groups)
 
     async def open_all(self, stored: StoredTopics) -> dict[str, object]:
         """Open the topics of the configuration and the store. Returns entries for `save_opened`. Raises LinnError."""
@@ -155,6 +166,9 @@ class TopicAdministration:
             value = await self._recover_topic(name, entry, stored.settings.get(name), entries)
             if value is not None:
                 opened[TOPIC + name] = value
+            topic = self._catalog.topics[name]
+            if name in stored.read_by_groups and topic.led_by is None:
+                await topic.open_positions(self._groups)
         return opened
 
     async def _try_to_finish_deleting(self, name: str) -> None:
@@ -234,6 +248,9 @@ class TopicAdministration:
 
     def _check_change(self, name: str, before: TopicSettings, settings: TopicSettings) -> tuple[str, ...]:
         """Return the keys that differ. Raises ConfigNotLive."""
+        is_kept = settings.storage is None or self._maker.engine(settings.storage).capabilities.survives_restart
+        if before.is_replicated != settings.is_replicated and not is_kept:
+            raise ConfigNotLive(f"topic {name} is in memory: its replicas can't change between one and several")
         try:
             return changed_keys(before, settings)
         except ConfigNotLive as error:
@@ -282,8 +299,7 @@ class TopicAdministration:
     async def drop(self, topic: Topic) -> None:
         """Remove a topic, but not its logs."""
         await self._drop_topic(topic)
-        self._groups.end_topic(topic.name)
-        self._groups.forget_topic(topic.name)
+        self._groups.release(topic.name)
         self._observers.topic_deleted(topic.name)
 
     async def entry_of(self, topic: Topic) -> Mapping[str, Any]:
@@ -301,7 +317,10 @@ class TopicAdministration:
 
     # --- verbs ---
 
-    async def create(self, asked: verbs.SettingsChange, caller: Principal) -> verbs.Created:
+    async def create(
+        self, asked: verbs.SettingsChange, caller: Principal, *, may_lack_nodes: bool = False
+    ) -> verbs.Created:
+        """`may_lack_nodes`: of a file, which may be there before the brokers that are to hold the topic."""
         name = asked.name
         table = without_dots(asked.settings, {})
         settings = await self._decode(name, table, {*self._catalog.topics, name}, caller)
@@ -311,12 +330,13 @@ class TopicAdministration:
                 return {"created": False}
             raise TopicExists(f"topic {name} exists with other settings: {differences(existing.settings, settings)}")
         await self._check_bindings(name, settings.bindings)
+        if not may_lack_nodes:
+            await self._check_nodes(name, settings, {"min_in_sync", *table})
         if asked.validate_only:
             self._maker.interceptors(name, settings)
             return {"created": True}
         if name in self._half_deleted:
             await self._finish_deleting(name)
-        await self._groups.make_forgotten()
         live_keys = live_keys_after((), table)
         topic = self._maker.make(name, settings, self._new_id())
         if self.elsewhere is not None:
@@ -333,6 +353,35 @@ class TopicAdministration:
             raise
         await self._begin_topic(topic)
         return {"created": True}
+
+    async def create_own(self, name: str, storage: str) -> None:
+        """Create a stream of the cluster itself, of one partition, which keeps everything. Raises StorageError,
+        MetadataError.
+        """
+        assert self.elsewhere is not None, "the broker is one of a cluster"
+        around = self._config.surroundings({}, self._catalog.routers, self._plugins)
+        table = {"kind": "stream", "partitions": 1, "storage": storage}
+        decoded = decode_topic(name.strip("_"), table, around)  # The names of clients' topics have no "__" in front.
+        settings = await self._long_work.run(decoded, immediate=True)
+        await self._create_closed(self._maker.make(name, settings, self._new_id()), (), self.elsewhere)
+
+    async def lacks_nodes(self, settings: TopicSettings) -> str:
+        """The reason why the cluster has too few nodes for a topic; "": it has enough."""
+        for key in ("replicas", "min_in_sync"):
+            if found := await self._lacking(settings, key):
+                return found
+        return ""
+
+    async def _check_nodes(self, name: str, settings: TopicSettings, keys: Collection[str]) -> None:
+        """Check that the cluster has enough nodes for what these keys ask for. Raises ConfigError."""
+        for key in ("replicas", "min_in_sync"):
+            if key in keys and (found := await self._lacking(settings, key)):
+                raise ConfigError(f"topics.{name}.{found}")
+
+    async def _lacking(self, settings: TopicSettings, key: str) -> str:
+        needed = getattr(settings, key) or 1
+        known = await self.elsewhere.count_nodes(needed) if self.elsewhere is not None else needed
+        return f"{key}: {needed} is more than the brokers that the cluster knows, {known}" if known < needed else ""
 
     async def _create_closed(self, topic: Topic, live_keys: tuple[str, ...], elsewhere: Elsewhere) -> verbs.Created:
         """Create a topic of a cluster, whose leader makes its logs. Raises StorageError, MetadataError."""
@@ -359,6 +408,7 @@ class TopicAdministration:
         changes = without_dots(asked.settings, table)
         settings = await self._decode(topic.name, table | changes, set(self._catalog.topics), caller)
         changed = self._check_change(topic.name, topic.settings, settings)
+        await self._check_nodes(topic.name, settings, changed)
         check_entries(topic.name, settings, topic.entries)
         if "bindings" in changed:
             caller.access.check_all(Need(rights.BIND, rights.EXCHANGE, binding.exchange) for binding in bindings)
@@ -455,8 +505,7 @@ class TopicAdministration:
         settings = await self._entries.table(topic.name, topic.settings)
         await self._entries.put(TOPIC + topic.name, {**stored_topic(topic, settings, (), ()), "deleted": True})
         await self._drop_topic(topic)
-        self._groups.end_topic(topic.name)
-        self._groups.forget_topic(topic.name)
+        self._groups.release(topic.name)
         self._half_deleted[topic.name] = topic
 
     async def _finish_deleting(self, name: str) -> None:

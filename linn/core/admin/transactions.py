@@ -82,8 +82,8 @@ class TransactionAdministration:
             "epoch": name_state.epoch,
             "number": name_state.number,
             "open_s": None if is_idle else round(self._clock.monotonic() - name_state.began_s, 3),
-            "timeout_s": None if name_state.is_closed else name_state.timeout_s,
-            "partitions": len({place for places in work.wrote.values() for place in places}),
+            "timeout_s": name_state.timeout_s,
+            "partitions": len({place for places in work.wrote.values() for place in places}) + len(name_state.joined),
             "branches": len(name_state.branches),
             "offsets": len(work.offsets),
             "queue_partitions": len(work.held),
@@ -106,15 +106,33 @@ class TransactionAdministration:
                 if first is not None and (row["held_from"] is None or first < row["held_from"]):
                     row["held_from"] = first
             yield
+        elsewhere = self._joined(name_state, wrote)
+        yield
         holds = yield from self._holds(name_state)
         offsets: list[CommittedOffset] = [
-            {"group": group, "topic": topic, "partition": partition, "offset": pending.committed.offset}
-            for (group, topic, partition), pending in work.offsets.items()
+            {"group": group, "topic": topic, "partition": partition, "offset": offset}
+            for (group, topic, partition), offset in work.offsets.items()
             if access.may(SEE, TOPIC, topic) and access.may(SEE, GROUP, group)
         ]
         seen = [wrote[key] for key in sorted(wrote) if access.may(SEE, TOPIC, key[0])]
         holds = [held for held in holds if access.may(SEE, TOPIC, held["topic"])]
-        return {**shown, "wrote": seen, "holds": holds, "commits": offsets}
+        elsewhere = [topic for topic in elsewhere if access.may(SEE, TOPIC, topic)]
+        return {**shown, "wrote": seen, "holds": holds, "commits": offsets, "elsewhere": elsewhere}
+
+    def _joined(self, name_state: TransactionalProducer, wrote: dict[tuple[str, int], WrittenPartition]) -> list[str]:
+        """Add the partitions of topics that have joined, and are led here, to `wrote`; returns the other topics."""
+        elsewhere = []
+        for (name, _), branches in sorted(name_state.joined.items()):
+            topic = self._topics.get(name)
+            if topic is None or topic.led_by is not None:
+                elsewhere.append(name)
+                continue
+            for index, partition in topic.partitions.items():
+                firsts = [_first(partition, branch, name_state.number) for branch in branches]
+                found = [first for first in firsts if first is not None]
+                if found:
+                    wrote[name, index] = {"topic": name, "partition": index, "held_from": min(found)}
+        return elsewhere
 
     def _holds(self, name_state: TransactionalProducer) -> Steps[list[HeldRecords]]:
         """The partitions of queues with records held by the transaction."""

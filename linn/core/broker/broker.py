@@ -17,7 +17,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
-from contextlib import asynccontextmanager, suppress
+from contextlib import asynccontextmanager
 from functools import partial
 from typing import Literal
 
@@ -49,8 +49,6 @@ from linn.core.errors.names import AUDIT_TOPIC
 from linn.core.errors.tree import (
     BrokerStopping,
     ConfigError,
-    DescriptorsExhausted,
-    DiskFull,
     InternalError,
     LinnError,
     LogClosed,
@@ -61,7 +59,7 @@ from linn.core.errors.tree import (
 from linn.core.gateway.gateway import Gateway
 from linn.core.gateway.rooms import Rooms
 from linn.core.groups.assignor import CheckedAssignor
-from linn.core.groups.coordinator import GROUP_LOGS, GROUPS_TOPIC, GroupCoordinator, Stream
+from linn.core.groups.coordinator import GroupCoordinator, Stream
 from linn.core.log.partition import Partition
 from linn.core.log.state_log import StateLog
 from linn.core.log.storage import PartitionId
@@ -89,7 +87,10 @@ from linn.core.topics.catalog import Catalog
 from linn.core.topics.folders import foreign_topic_folders
 from linn.core.topics.topic import Topic
 from linn.core.topics.topic_maker import TopicMaker
-from linn.core.transactions.coordinator import TRANSACTIONS_TOPIC, TransactionCoordinator
+from linn.core.transactions.cluster_coordinator import ClusterCoordinator
+from linn.core.transactions.cluster_transactions import ClusterTransactions
+from linn.core.transactions.coordinator import TransactionCoordinator
+from linn.verbs import TRANSACTIONS_TOPIC
 
 logger = logging.getLogger("linn.broker")
 
@@ -128,12 +129,12 @@ class Broker:
         self._assignors: dict[str, CheckedAssignor] = {}
         self.groups = GroupCoordinator(self._stream, self._assignor_of, env.clock, self.spawn)
         self.producer_ids = ProducerIds()
-        self.transactions: TransactionCoordinator = TransactionCoordinator(
-            self.topics, self.groups, self.producer_ids.take, env.clock, self.spawn
-        )
+        self.transactions, self.cluster_transactions = self._new_transactions()
         parts = self.catalog, self.limits, self.formats, self.long_work, self.memory.received
         make_topic = self._create_default_topic if config.broker.auto_create_topics else None
         self.publisher: Publisher = Publisher(*parts, make_topic, self.transactions)
+        if self.cluster_transactions is not None:
+            self.publisher.joins = self.cluster_transactions.participant
         self.turns: FairTurns = FairTurns(env.clock.monotonic)
         """Turns of busy connections."""
         self.connections = Connections(env.clock.monotonic, config.broker.user_connections_max)
@@ -180,6 +181,15 @@ class Broker:
         store = self.plugins.make(kinds[settings.store], settings.name, own, self.env)
         return ClusterNode(settings, GuardedStore(store, self.plugins.blamed), self.env, self.config.broker.data_dir)
 
+    def _new_transactions(self) -> tuple[TransactionCoordinator, ClusterTransactions | None]:
+        """Make the coordinator, and the broker's part in its cluster's transactions; None: it is alone."""
+        about = self.topics, self.groups, self.producer_ids.take, self.env.clock, self.spawn
+        if self.cluster is None:
+            return TransactionCoordinator(*about), None
+        coordinator = ClusterCoordinator(*about)
+        shared = self.catalog, self.groups, self.env.clock, self._create_transactions_topic, self.cluster.has_topic
+        return coordinator, ClusterTransactions(coordinator, *shared, lambda: self.stopping)
+
     def _new_metrics(self) -> MetricRegistry:
         source = MetricSource(
             name=self.name,
@@ -188,7 +198,6 @@ class Broker:
             topics=self.topics,
             groups=self.groups,
             transactions=self.transactions,
-            group_storage=self.topic_maker.group_storage,
             routers=self.routers,
             publisher=self.publisher,
             connections=self.connections,
@@ -198,6 +207,8 @@ class Broker:
             observers=self.observers,
             measurements=self.measurements,
             cluster=self.cluster,
+            replication=lambda: self.administration.replication,
+            links=lambda: self.administration.links,
         )
         return MetricRegistry(source)
 
@@ -248,6 +259,7 @@ class Broker:
             self.metrics,
             self.policy,
             self.audit,
+            self.cluster_transactions,
         )
         return Gateway(
             self.name,
@@ -265,6 +277,9 @@ class Broker:
 
     async def _create_default_topic(self, name: str) -> None:
         await self.administration.create_default_topic(name)
+
+    async def _create_transactions_topic(self) -> None:
+        await self.administration.create_transactions_topic()
 
     # --- life ---
 
@@ -317,6 +332,9 @@ class Broker:
         if self.cluster is not None:
             self._nursery.start_soon(self.cluster.run, self.listening.advertised)
             self.spawn(self.administration.follow)
+            if self.cluster_transactions is not None:
+                self.spawn(self.cluster_transactions.participant.run)
+            await self.cluster.wait_registered()
             self.spawn(self._make_configured)
         self._started = True
         self.services.start()
@@ -346,8 +364,8 @@ class Broker:
             await self.administration.draw_secrets(("producers", "logins"))
             stored = await self.administration.load()
             await self._count_start()
+            self._make_assignors()
             opened = await self.administration.open_topics(stored)
-            await self._open_groups()
             await self._open_transactions()
             secret, drawn = self.administration.secret("producers")
             logins_secret, drawn_too = self.administration.secret("logins")
@@ -402,9 +420,11 @@ class Broker:
         await self._stop_requested.wait()
 
     async def drain(self) -> None:
-        """Drain the services, which are clients too, for at most `drain_timeout`. Then refuse new work, answer requests
-        in progress, and close all connections, for at most `drain_timeout`."""
+        """Drain the services, which are clients too, for at most `drain_timeout`; let other brokers lead. Then refuse
+        new work, answer requests in progress, and close all connections, for at most `drain_timeout`."""
         await self.services.drain(self.config.broker.drain_timeout_s)
+        if (replication := self.administration.replication) is not None:
+            await replication.depart()
         self.stopping = self.long_work.is_stopping = True
         self.plugins.observers.broker_stopping(self.name)
         for topic in self.topics.values():
@@ -419,10 +439,13 @@ class Broker:
         self._is_synced = self._is_drained
         if self.cluster is not None:
             await self._close_in_order("the session", self.cluster.leave)
-        await self._close_in_order("the groups", self.groups.close)
-        await self._close_in_order("the transactions", self.transactions.close)
+        self.groups.end_members()
+        self.transactions.stop()
         for topic in self.topics.values():
             await self._close_in_order(f"topic {topic.name}", topic.close)
+        if self.cluster is None:
+            close_log = partial(self.transactions.log.close, is_synced=self._is_synced)
+            await self._close_in_order("the transactions", close_log)
         for engine in self.topic_maker.engines.values():
             await engine.close()
         if self.cluster is not None:
@@ -473,10 +496,11 @@ class Broker:
             await self.env.clock.sleep(RETENTION_INTERVAL_S)
             if clock_watch.look():
                 continue  # A clock that runs ahead for a moment must not drop whole streams.
+            drops_old = self.cluster is None or not self.cluster.clocks.is_ahead()
             for topic in list(self.topics.values()):
-                await self._run_chore(topic.enforce_retention)
-            await self._run_chore(self.groups.enforce_retention)
-            await self._run_chore(self.transactions.enforce_retention)
+                await self._run_chore(partial(topic.enforce_retention, drops_old=drops_old))
+            if self.cluster is None:
+                await self._run_chore(self.transactions.log.enforce_retention)
             await self._run_chore(self._watch_decisions)
 
     async def _keep_certificates(self) -> None:
@@ -524,33 +548,14 @@ class Broker:
     def _assignor_of(self, group: str) -> CheckedAssignor:
         return self._assignors[self.config.assignor_of(group)]
 
-    async def _open_groups(self) -> None:
-        """Open the groups' logs and rebuild the groups. All topics are open. Raises LogCorrupt, StorageError."""
-        storage, clock = self.topic_maker.group_storage, self.env.clock
-        engine, states = self.topic_maker.engine(storage), []
-        self._make_assignors()
-        if engine.capabilities.survives_restart:
-            for index in range(GROUP_LOGS):
-                id = PartitionId(GROUPS_TOPIC, index)
-                traffic = self.measurements.storage(storage)
-                log = Partition(id, await engine.open(id), traffic, clock, self.spawn, self.leader_epoch)
-                states.append(StateLog(log, clock))
-            if not any(state.partition.log.bounds()[1] for state in states):
-                with suppress(DiskFull, DescriptorsExhausted):
-                    await states[0].partition.log.sync()  # Makes the folders of all logs durable.
-        ends = {
-            name: {index: partition.log.bounds()[1] for index, partition in topic.partitions.items()}
-            for name, topic in self.topics.items()
-        }
-        for name in await self.groups.recover(states, self.topics, ends):
-            self.topics[name].hold_back(self.groups)
-
     async def _open_transactions(self) -> None:
-        """Open the transactions' log, and end transactions that were left open. The groups are open.
+        """Open the transactions' log, and end or continue transactions that were left open. The topics are open.
 
         Raises LogCorrupt, StorageError.
         """
-        storage, clock = self.topic_maker.group_storage, self.env.clock
+        if self.cluster is not None:
+            return  # Their log is a topic, which the broker that leads it opens.
+        storage, clock = self.topic_maker.transaction_storage, self.env.clock
         engine = self.topic_maker.engine(storage)
         if not engine.capabilities.survives_restart:
             await self.transactions.recover(None, None)
@@ -563,7 +568,8 @@ class Broker:
             return StateLog(log, clock)
 
         there = await engine.examine_topic(TRANSACTIONS_TOPIC) != []
-        await self.transactions.recover(await open_log() if there else None, open_log)
+        state = await open_log() if there else None
+        await self.transactions.recover(state, open_log, self.env.process.boot_id())
 
     async def _copy_dead_letters(self, topic: Topic, partition_queue: PartitionQueue) -> None:
         await self._recovered.wait()  # Its target may be opened later.

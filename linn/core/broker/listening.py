@@ -74,6 +74,8 @@ class Listening:
     ) -> None:
         self.addresses: dict[str, str] = {}
         """Bound address by listener; client listeners come first."""
+        self._own: dict[str, str] = {}
+        """By listener whose port several workers share, an address that is this one's alone."""
         self._config = config
         self._plugins = plugins
         self._gateway = gateway
@@ -93,8 +95,12 @@ class Listening:
     @property
     def advertised(self) -> Mapping[str, str]:
         """Address by listener, as others reach it."""
-        listeners = self._config.listeners
-        return {name: listeners[name].advertise or bound for name, bound in self.addresses.items()}
+        found = {}
+        for name, bound in self.addresses.items():
+            found[name] = self._config.listeners[name].advertise or bound
+            if name in self._own:
+                found[name] = f"{found[name].rpartition(':')[0]}:{self._own[name].rpartition(':')[2]}"
+        return found
 
     async def start(self, *, watching: bool) -> None:
         """Bind the listeners for clients, or with `watching` the listeners of monitoring protocols; then accept.
@@ -123,6 +129,11 @@ class Listening:
                 listeners.append(BoundListener(bound, server, kind.refusal, traffic, listener.tls))
                 self._listeners.append(listeners[-1])
                 addresses[name] = bound.address
+                if shares:
+                    bound = await self._gateway.env.net.listen(f"{bound.address.rpartition(':')[0]}:0")
+                    listeners.append(BoundListener(bound, server, kind.refusal, traffic, listener.tls))
+                    self._listeners.append(listeners[-1])
+                    self._own[name] = bound.address
         self.addresses = {**self.addresses, **addresses} if watching else {**addresses, **self.addresses}
         return listeners
 

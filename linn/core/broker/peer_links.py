@@ -30,5 +30,7 @@ def link_peers(
     make = plugins.protocols[listener.protocol].links
     assert make is not None, "the configuration was checked"
     gateway.links = make(gateway)
-    gateway.followed_logs = administration.followed_logs
+    gateway.followed_logs = administration.replication
     publisher.links = administration.links = gateway.links
+    if gateway.transactions is not None:
+        gateway.transactions.links = gateway.links.transacting()

@@ -31,6 +31,7 @@ from linn.core.errors.names import AUDIT_TOPIC
 from linn.core.errors.texts import counted
 from linn.core.metadata.embedded import FILE, RESERVE, EmbeddedMetadata
 from linn.core.metadata.store import ABSENT, REMOVED, MetadataStore, Snapshot, Stored
+from linn.verbs import TRANSACTIONS_TOPIC
 
 WORKERS = "__workers"
 """The folder in a data folder; no storage can have this name."""
@@ -156,7 +157,8 @@ def _entries_alone(found: Snapshot, kept: Mapping[str, Stored]) -> dict[str, Any
     for key, (_, value) in kept.items():
         if key.startswith(TOPIC) and key not in entries and key != TOPIC + AUDIT_TOPIC:
             entries[key] = {**value, "deleted": True}  # Its deletion was not finished.
-    return entries
+    entries.pop(own := TOPIC + TRANSACTIONS_TOPIC, None)  # A broker alone has the log in the same place, and no topic.
+    return entries | ({own: REMOVED} if own in kept else {})
 
 
 def _held_beyond(found: Snapshot, count: int) -> Mapping[str, int]:

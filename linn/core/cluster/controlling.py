@@ -8,11 +8,15 @@ from __future__ import annotations
 
 import logging
 
+import trio
+
 from linn.core.cluster.catalog_store import CatalogStore
 from linn.core.cluster.entries import CONTROLLER, SESSIONS, ControllerEntry
 from linn.core.cluster.member import Member
+from linn.core.cluster.moves import moves
 from linn.core.cluster.placement import place
-from linn.core.cluster.plan import KEYS_MAX, PolicyOf, plan
+from linn.core.cluster.plan import KEYS_MAX, PolicyOf, Write, plan
+from linn.core.cluster.preferred_leaders import PreferredLeaders
 from linn.core.cluster.view import BackOff, ClusterView
 from linn.core.env.env import Env
 from linn.core.env.log_fields import log_fields
@@ -42,6 +46,7 @@ class Controlling:
         self._member = member
         self._policy_of = policy_of
         self._env = env
+        self._preferred = PreferredLeaders()
         self._back_off = BackOff(env.clock, env.rng)
 
     @property
@@ -70,7 +75,8 @@ class Controlling:
             else:
                 self._back_off.reset()
                 if revision is None:
-                    await self._view.wait_newer(version)
+                    with trio.move_on_after(self._preferred.wait_s(self._env.clock.monotonic())):
+                        await self._view.wait_newer(version)
                 else:
                     await self._view.wait_revision(revision)
 
@@ -88,10 +94,19 @@ class Controlling:
             logger.info("this node is the controller, in epoch %(epoch)d", {"epoch": revision})
             return revision
         if view.state.controller != mine:
+            self._preferred = PreferredLeaders()
             return None
         last: int | None = None
-        keys_max = min(KEYS_MAX, self._store.changes_max)
-        planned = plan(view.state, self._env.clock.now_ms(), self._policy_of, keys_max)
-        for write in [*planned, *place(view.state, self._catalog.topics.values(), keys_max)]:
+        for write in self._writes():
             last = await self._store.put_all(write.changes, write.conditions)
         return last
+
+    def _writes(self) -> list[Write]:
+        """The writes that are due. Several steps may change the same entry: the next one waits for the view."""
+        state, keys_max = self._view.state, min(KEYS_MAX, self._store.changes_max)
+        if planned := plan(state, self._env.clock.now_ms(), self._policy_of, keys_max):
+            return planned
+        due = self._preferred.due(state, self._env.clock.monotonic())
+        if moving := moves(state, self._policy_of, keys_max, due):
+            return moving
+        return place(state, self._catalog.topics.values(), keys_max)

@@ -1,10 +1,10 @@
 """Entries of the metadata store about the cluster itself: nodes, sessions, the controller, who leads what.
 
-    cluster                 {id, level}
-    nodes/N                 {folder_id, host, rack, draining, session, handled}
+    cluster                 {id, level, secret_check}
+    nodes/N                 {folder_id, host, rack, draining, leaving, session, handled}
     sessions/N              {session, since_ms, addresses, levels, lost}      under the session's lease
     controller              {node, session}                                   under a lease; its revision is the epoch
-    parts/TOPIC ID/N        {leader, session, epoch, isr, replicas, target}
+    parts/TOPIC ID/N        {leader, session, epoch, isr, replicas, target, former, successor, unfit}
     ended/N                 [{session, at_ms, reason}]                        the last ends of sessions
     counters/starts         number
 
@@ -52,9 +52,11 @@ class ClusterEntry(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     id: Id
     level: Annotated[int, msgspec.Meta(ge=1)]
     """Level of the metadata: what all nodes have agreed to understand."""
+    secret_check: str = ""
+    """A keyed hash of the id, by which a node knows whether it has the secret of the others; "": none has one yet."""
 
 
-class NodeEntry(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+class NodeEntry(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True):
     """A node, alive or not."""
 
     folder_id: Id
@@ -62,6 +64,9 @@ class NodeEntry(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     host: Text
     rack: Text
     draining: bool = False
+    """Whether it gets no topics, and leads only topics that no other node can lead: an operator's decision."""
+    leaving: bool = False
+    """Whether its replicas go to other nodes as well. Such a node is draining."""
     session: str = ""
     """The last session that was registered; "": none."""
     handled: str = ""
@@ -90,7 +95,7 @@ class ControllerEntry(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     session: Id
 
 
-class PartEntry(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+class PartEntry(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True):
     """One partition with all its logs: who leads it, and who holds all of it."""
 
     leader: Annotated[int, msgspec.Meta(ge=0)]
@@ -103,7 +108,15 @@ class PartEntry(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     replicas: Annotated[tuple[NodeNumber, ...], msgspec.Meta(min_length=1)]
     """The preferred leader first."""
     target: tuple[NodeNumber, ...] = ()
-    """Replicas after the reassignment in progress; empty: there is none."""
+    """Replicas after the reassignment in progress; empty: there is none. Until it is done, `replicas` has the former
+    ones and these."""
+    former: tuple[NodeNumber, ...] = ()
+    """Replicas before the reassignment in progress. The same as `target`: it is being cancelled."""
+    successor: Annotated[int, msgspec.Meta(ge=0)] = 0
+    """The member to which the leader is to hand over; 0: it leads on."""
+    unfit: tuple[NodeNumber, ...] = ()
+    """Members whose disk takes no records: they lead only if no other member can. And nodes outside of the in-sync set
+    whose log was damaged: they are not added before they have begun anew. Each node ends its own mark."""
 
 
 class SessionEnd(msgspec.Struct, frozen=True, forbid_unknown_fields=True):

@@ -6,18 +6,23 @@ for news again and again (`replicate`). Each of these requests acknowledges as w
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from typing import NamedTuple, Protocol
+from collections.abc import Callable, Mapping, Sequence
+from typing import Generic, NamedTuple, Protocol, TypeVar
 from uuid import UUID
 
 from linn.core.batch.batch import RecordBatch
 from linn.core.log.replication.events import LogTable, Match
+from linn.core.log.storage import StoredBatch
 
 NEWS_BATCHES_MAX = 1_024
 """Limit of the batches in one answer, as many as may follow one frame."""
 
 
-class LogNews(NamedTuple):
+AnyBatch = TypeVar("AnyBatch", bound=RecordBatch | StoredBatch, covariant=True)
+"""A follower has batches in memory; at the leader they may be in their files."""
+
+
+class LogNews(NamedTuple, Generic[AnyBatch]):
     """News of one log at the leader."""
 
     number: int
@@ -25,8 +30,10 @@ class LogNews(NamedTuple):
     """The leader's first offset."""
     watermark: int
     """The leader's watermark; it may be beyond these batches."""
-    batches: Sequence[RecordBatch]
+    batches: Sequence[AnyBatch]
     """The next batches in order of their offsets, as they are stored; none: only the numbers are new."""
+    producers: bytes = b""
+    """A snapshot of the producers of the records before `start`, if the follower was not sent all of these."""
 
 
 class FollowLane(Protocol):
@@ -47,7 +54,7 @@ class FollowLane(Protocol):
         Cancellation: the lane is closed.
         """
 
-    async def replicate(self, ends: Sequence[tuple[int, int]], bytes_max: int) -> Sequence[LogNews]:
+    async def replicate(self, ends: Sequence[tuple[int, int]], bytes_max: int) -> Sequence[LogNews[RecordBatch]]:
         """Acknowledge the ends that are durable here, and wait for news. It may wait for ever.
 
         Args:
@@ -86,7 +93,7 @@ class FollowerSeat(Protocol):
         Raises NotLeader: this broker leads no more. Cancellation: nothing happens.
         """
 
-    async def take(self, bytes_max: int) -> Sequence[LogNews]:
+    async def take(self, bytes_max: int) -> Sequence[LogNews[RecordBatch | StoredBatch]]:
         """Return the news since the last time, if there are any, with at most `NEWS_BATCHES_MAX` batches.
 
         `bytes_max`: limit of all batches together, except that the first one may be larger. Called when it can be sent:
@@ -102,8 +109,18 @@ class FollowerSeat(Protocol):
 class FollowedLogs(Protocol):
     """The logs that this broker leads, for their followers."""
 
-    def follow(self, node: int, session: str, topic_id: UUID, epoch: int, logs: Mapping[int, LogTable]) -> FollowerSeat:
+    def follow(
+        self,
+        node: int,
+        session: str,
+        topic_id: UUID,
+        epoch: int,
+        logs: Mapping[int, LogTable],
+        silent_s: Callable[[], float],
+    ) -> FollowerSeat:
         """Let a node follow the logs of a topic, in the session that it has proved. An older seat of it ends.
+
+        `silent_s` tells the time since the last word of the node, in seconds.
 
         Raises NotLeader, with `leader` and `epoch` as far as they are known; TopicUnknown; ProtocolError: a table is
         wrong.

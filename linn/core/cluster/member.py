@@ -69,12 +69,15 @@ class Member:
         self.addresses: Mapping[str, str] = {}
         self.session = ""
         """The last session that was begun, registered or not; "": none."""
+        self.registered_session = ""
+        """The last session that the store has had; "": none."""
         self._begun: Registered | None = None
         """The same with its lease, without the revision."""
         self.current: Registered | None = None
         """The last session; None: there is none yet."""
         self.store_latency_s = 0.0
         """Duration of the last renewal."""
+        self._has_registered = trio.Event()
         self._self = itself
         self._store = store
         self._view = view
@@ -92,7 +95,15 @@ class Member:
         """Keep a session registered until cancelled. Raises NodeTaken."""
         while True:
             self.current = await self._register_patiently()
+            self.registered_session = self.current.session
+            self._has_registered.set()
             await self._keep(self.current)
+
+    async def wait_registered(self) -> Registered:
+        """Wait for the first session; returns the current one."""
+        await self._has_registered.wait()
+        assert self.current is not None, "it stays until the node leaves"
+        return self.current
 
     # --- registering ---
 
@@ -152,7 +163,7 @@ class Member:
         folder_id = self._folder.note.folder_id if self._folder.note is not None else None
         if entry is not None and session is not None and entry.folder_id != folder_id:
             text = f"node {self._self.number} is alive on {entry.host} with another data folder"
-            raise NodeTaken(f"{text}: give this broker another number")
+            raise NodeTaken(f"{text}: stop that broker, or give this one another number")
 
     async def _put_session(self, state: ClusterState, session: str, lease: SessionLease) -> None:
         """Write the session's entry, after the node's. Raises MetadataError."""

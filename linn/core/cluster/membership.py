@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from linn.core.cluster.node import ClusterNode
 from linn.core.cluster.peers import PeerPlace
+from linn.core.env.address import is_wildcard_address
 
 
 class NodeMembership:
@@ -30,8 +33,12 @@ class NodeMembership:
 
     @property
     def session(self) -> str:
-        """The last session of this node; "": it has none yet."""
-        return self._node.session
+        """The last session of this node that others can know; "": it has none yet.
+
+        One that can't be registered, because the store is away or empty, ends no link: the replicas of this node's
+        topics follow on, and so it may lead on.
+        """
+        return self._node.registered_session
 
     def place_of(self, node: int) -> PeerPlace | None:
         """See `Membership.place_of`."""
@@ -39,3 +46,13 @@ class NodeMembership:
         if entry is None or self._listener not in entry.addresses:
             return None
         return PeerPlace(entry.session, entry.addresses[self._listener], self._is_tls)
+
+    def note_clock(self, node: int, ahead_s: float) -> None:
+        """See `Membership.note_clock`."""
+        self._node.clocks.note(node, ahead_s)
+
+    def client_addresses(self, listener: str) -> Sequence[tuple[int, str]]:
+        """See `Membership.client_addresses`."""
+        sessions = sorted(self._node.view.state.sessions.items())
+        told = [(node, entry.addresses.get(listener, "")) for node, entry in sessions]
+        return [(node, address) for node, address in told if address and not is_wildcard_address(address)]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hmac
 import logging
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any
@@ -15,6 +16,7 @@ from linn.core.cluster.entries import (
     CLUSTER,
     LEVEL,
     LOSSES,
+    SESSIONS,
     STARTS,
     ClusterEntry,
     ClusterState,
@@ -22,12 +24,15 @@ from linn.core.cluster.entries import (
     unnoted_session,
 )
 from linn.core.cluster.folder import Folder, FolderNote, loss_at_start
+from linn.core.cluster.health import NO_TOPICS, ClusterHealth, health
 from linn.core.cluster.member import Member, Self
+from linn.core.cluster.peer_clocks import PeerClocks
+from linn.core.cluster.placement import part_key
 from linn.core.cluster.plan import PartPolicy
 from linn.core.cluster.view import BackOff, ClusterView
 from linn.core.env.env import Env
 from linn.core.env.log_fields import log_fields
-from linn.core.errors.cluster import MetadataInvalid
+from linn.core.errors.cluster import ClusterEmptied, MetadataInvalid, NodeTaken, SecretDiffers
 from linn.core.errors.group import raise_once
 from linn.core.errors.metadata import MetadataUnavailable, MetadataUnknown, RevisionConflict
 from linn.core.metadata.store import ABSENT, MetadataStore
@@ -37,6 +42,14 @@ if TYPE_CHECKING:
     from linn.core.config.configured import ClusterSettings
 
 ID_BYTES = 16
+SECRET_CHANGES_AFTER = 2
+"""Session timeouts without any other node after which a node's secret becomes the cluster's: all nodes that run have a
+session again by then, also if the store was away."""
+FREE_AFTER = 2
+"""Session timeouts for which a start waits for its number: a node that has died is given up after one, and some of the
+store's time."""
+AGAIN_S = 0.5
+"""Interval of questions whether it is free."""
 WAITING_INTERVAL_S = 5.0
 """Interval of the log's line about a store that a start waits for."""
 
@@ -53,6 +66,21 @@ ALONE: ClusterDescription = {
     "revision": 0,
     "view_age_s": 0.0,
     "problem": None,
+    "level": None,
+    "session_timeout_s": 0.0,
+    "failing": 0,
+    "topics": {
+        "topics": 0,
+        "leaderless": 0,
+        "below_minimum": 0,
+        "unfit": 0,
+        "out_of_sync": 0,
+        "too_few_replicas": 0,
+        "moving": 0,
+        "away": 0,
+    },
+    "troubled": [],
+    "troubled_more": 0,
 }
 """The description of a broker without a cluster."""
 
@@ -68,13 +96,18 @@ class ClusterNode:
         self._env = env
         self._folder = Folder(env.disk, data_dir)
         self._running = trio.CancelScope()
+        self.clocks = PeerClocks(env.clock)
         self.catalog = CatalogStore(store, env.clock, env.rng)
         self.view = ClusterView(store, self.catalog, self._folder.check_cluster, env.clock, env.rng)
         self.policy_of_storage: Callable[[str | None], PartPolicy] = lambda _: PartPolicy()
         """Returns what a storage promises, None: the default one; set before the node runs."""
+        self.failing_count: Callable[[], int] = int
+        """Returns the number of topics of which the disk here takes no records; set before the node runs."""
         itself = Self(settings.node, env.process.host(), settings.rack, settings.session_timeout_s)
         self._member = Member(itself, store, self.view, self._folder, env)
-        about = self.catalog, self.view, self._member, self._policy_of
+        self._health = -1, health(ClusterState(), ())
+        """The version of the view, and what followed from it."""
+        about = self.catalog, self.view, self._member, self.policy_of
         self._control = Controlling(settings.node, store, *about, env)
 
     # --- starting ---
@@ -82,10 +115,11 @@ class ClusterNode:
     async def join(self) -> None:
         """Find or make the cluster, and check that the data folder belongs to it as this node.
 
-        Waits for the metadata store as long as it takes.
+        Waits for the metadata store as long as it takes, and with another secret than the cluster's for some seconds.
 
         Raises:
             ClusterForeign, ClusterEmptied, NodeTaken: the folder, the store or the number is not this node's.
+            SecretDiffers: nodes that are alive have another secret. SecretUnusable: it can't be read.
             MetadataInvalid, MetadataLater: the metadata can't be used. LogCorrupt, StorageError: of the folder.
         """
         note = await self._folder.load()
@@ -94,7 +128,7 @@ class ClusterNode:
         while state.cluster is None and note is None:
             await self._make_cluster(state)
             state = await self._load_patiently()
-        self._member.check(state)
+        state = await self._check_secret(await self._wait_number(state))
         assert state.cluster is not None, "made, or checked"
         boot_id = self._env.process.boot_id()
         if note is None:
@@ -105,6 +139,68 @@ class ClusterNode:
             lost = loss_at_start(note, boot_id, entry.handled if entry is not None else "")
             note = msgspec.structs.replace(note, boot_id=boot_id, lost=lost, told="")
         await self._folder.save(note)
+
+    async def _wait_number(self, state: ClusterState) -> ClusterState:
+        """Wait for the end of the session of another folder with this number: its machine may be gone since a moment.
+
+        Raises NodeTaken: it is alive after that time. Raises what `join` does.
+        """
+        until_s, has_told = self._env.clock.monotonic() + FREE_AFTER * self._settings.session_timeout_s, False
+        while True:
+            try:
+                self._member.check(state)
+            except NodeTaken as error:
+                if self._env.clock.monotonic() >= until_s:
+                    raise
+                if not has_told:
+                    logger.warning("the start waits for the end of a session: %(error)s", log_fields(error))
+                has_told = True
+            else:
+                return state
+            await self._env.clock.sleep(AGAIN_S)
+            state = await self._load_patiently()
+
+    async def _check_secret(self, state: ClusterState) -> ClusterState:
+        """Compare the secret with the cluster's, which becomes this one's if no other node is alive for some seconds.
+
+        Raises what `join` does.
+        """
+        if self._settings.secret is None or self._settings.are_workers:
+            return state
+        secret, has_waited = self._settings.secret.reveal(self._env), False
+        while True:
+            cluster = state.cluster
+            if cluster is None:
+                raise ClusterEmptied("the metadata store has nothing of the cluster any more")
+            check, others = secret_check(secret, cluster.id), state.nodes.keys() - {self.number}
+            if hmac.compare_digest(check, cluster.secret_check):
+                return state
+            if cluster.secret_check and (alive := sorted(others & state.sessions.keys())):
+                names = f"nodes {', '.join(map(str, alive))} are" if alive[1:] else f"node {alive[0]} is"
+                raise SecretDiffers(f"{names} alive with another secret: give this node the secret of the cluster")
+            if has_waited or not cluster.secret_check:
+                absent = dict.fromkeys([f"{SESSIONS}{number}" for number in others], ABSENT) if has_waited else {}
+                changed = msgspec.structs.replace(cluster, secret_check=check)
+                await self._try_to_put(CLUSTER, changed, {CLUSTER: state.revision_of(CLUSTER), **absent})
+            else:
+                wait_s = SECRET_CHANGES_AFTER * self._settings.session_timeout_s
+                about = {"seconds": wait_s}
+                logger.warning(
+                    "the secret is not the cluster's: it is from now on if no node is alive for %(seconds)g s", about
+                )
+                await self._env.clock.sleep(wait_s)
+                has_waited = True
+            state = await self._load_patiently()
+            self._member.check(state)
+
+    async def _try_to_put(self, key: str, entry: ClusterEntry, conditions: Mapping[str, int]) -> bool:
+        """Write an entry; returns False if it is unknown whether it was written, or another one is there."""
+        try:
+            await self.store.put_all({key: entry}, conditions)
+        except (RevisionConflict, MetadataUnavailable, MetadataUnknown) as error:
+            logger.debug("entry %(key)s was not written, or is unknown: %(error)s", {"key": key} | log_fields(error))
+            return False
+        return True
 
     async def _load_patiently(self) -> ClusterState:
         """Read the store as soon as it can be read. Raises MetadataInvalid, MetadataLater."""
@@ -127,11 +223,7 @@ class ClusterNode:
             some = min(state.revisions)
             raise MetadataInvalid(f'the metadata store has entries such as {some}, and no entry "{CLUSTER}"')
         entry = ClusterEntry(self._env.rng.bytes(ID_BYTES).hex(), LEVEL)
-        try:
-            await self.store.put_all({CLUSTER: entry}, {CLUSTER: ABSENT})
-        except (RevisionConflict, MetadataUnavailable, MetadataUnknown) as error:
-            logger.debug("the cluster was not made, or by another node: %(error)s", log_fields(error))
-        else:
+        if await self._try_to_put(CLUSTER, entry, {CLUSTER: ABSENT}):
             logger.info("made the cluster %(cluster)s", {"cluster": self._settings.name})
 
     async def count_start(self, least: int) -> int:
@@ -166,6 +258,10 @@ class ClusterNode:
         except BaseExceptionGroup as group:
             raise_once(group)
 
+    async def wait_registered(self) -> None:
+        """Wait until this node has a session, and sees it in the metadata store: others can count on it."""
+        await self.view.wait_revision((await self._member.wait_registered()).revision)
+
     async def leave(self) -> None:
         """End `run`, and tell the cluster that this node stops. Waits at most 2 s."""
         self._running.cancel()
@@ -185,9 +281,14 @@ class ClusterNode:
         addresses = self.view.state.sessions[node].addresses
         return sorted({address for name, address in addresses.items() if name != self._settings.listener})
 
-    def _policy_of(self, key: str) -> PartPolicy:
+    def policy_of(self, key: str) -> PartPolicy:
+        """The promises of a partition's topic, by the partition's key."""
         topic = self.catalog.topic_of_part(key)
         return self.policy_of_storage(topic.storage)._replace(min_in_sync=topic.min_in_sync) if topic else PartPolicy()
+
+    def has_topic(self, id: str) -> bool:
+        """Whether the cluster has a topic with this id, as far as this node knows."""
+        return part_key(id) in self.view.state.parts
 
     # --- describing ---
 
@@ -195,6 +296,11 @@ class ClusterNode:
     def number(self) -> int:
         """The number of this node."""
         return self._settings.node
+
+    @property
+    def catch_up_bytes(self) -> int:
+        """The rate at which this node copies topics with which it is not in sync."""
+        return self._settings.catch_up_bytes
 
     @property
     def cluster_id(self) -> str:
@@ -205,6 +311,11 @@ class ClusterNode:
     def session(self) -> str:
         """The last session of this node, which may be registered in a moment; "": it has none yet."""
         return self._member.session
+
+    @property
+    def registered_session(self) -> str:
+        """The last session of this node that the store has had; "": none."""
+        return self._member.registered_session
 
     @property
     def is_controller(self) -> bool:
@@ -221,9 +332,18 @@ class ClusterNode:
         """Duration of the last renewal of the session."""
         return self._member.store_latency_s
 
-    def describe(self) -> ClusterDescription:
-        """Describe the cluster as this node knows it."""
-        state, problem = self.view.state, self.view.problem
+    @property
+    def health(self) -> ClusterHealth:
+        """The health of the cluster's topics, as this node knows it."""
+        version, found = self._health
+        if version != self.view.version:
+            found = health(self.view.state, self.catalog.topics.values())
+            self._health = self.view.version, found
+        return found
+
+    def describe(self, troubled_max: int = 0) -> ClusterDescription:
+        """Describe the cluster as this node knows it, with so many of the topics in trouble."""
+        state, problem, found = self.view.state, self.view.problem, self.health
         controller = state.controller
         numbers = sorted({*state.nodes, *state.sessions})
         return {
@@ -239,6 +359,21 @@ class ClusterNode:
             "revision": state.revision,
             "view_age_s": round(self.view.age_s(), 3),
             "problem": str(problem) if problem is not None else None,
+            "level": state.cluster.level if state.cluster is not None else None,
+            "session_timeout_s": self._settings.session_timeout_s,
+            "failing": self.failing_count(),
+            "topics": {
+                "topics": found.topics,
+                "leaderless": found.counts["leaderless"],
+                "below_minimum": found.counts["below minimum"],
+                "unfit": found.counts["unfit"],
+                "out_of_sync": found.counts["out of sync"],
+                "too_few_replicas": found.counts["too few replicas"],
+                "moving": found.moving,
+                "away": found.away,
+            },
+            "troubled": [each.describe() for each in found.troubled[:troubled_max]],
+            "troubled_more": max(0, len(found.troubled) - troubled_max),
         }
 
     def _describe_node(self, number: int) -> NodeDescription:
@@ -246,6 +381,7 @@ class ClusterNode:
         entry, session, ends = state.nodes.get(number), state.sessions.get(number), state.ended.get(number, ())
         is_unnoted = unnoted_session(state, number) is not None
         last = ends[-1] if ends and not is_unnoted else None
+        topics, ahead_s = self.health.nodes.get(number, NO_TOPICS), self.clocks.ahead_s().get(number)
         return {
             "node": number,
             "state": "alive" if session is not None else last.reason if last is not None else "gone",
@@ -256,8 +392,18 @@ class ClusterNode:
             "addresses": dict(session.addresses) if session is not None else {},
             "lost": _told(session, entry.handled if entry is not None else ""),
             "is_draining": entry.draining if entry is not None else False,
+            "leads": topics.leads,
+            "holds": topics.holds,
+            "out_of_sync": topics.out_of_sync,
+            "levels": list(session.levels) if session is not None else [],
+            "clock_ahead_s": None if ahead_s is None else round(ahead_s, 3),
             "ends": [{"session": end.session, "at_ms": end.at_ms, "reason": end.reason} for end in ends],
         }
+
+
+def secret_check(secret: str, cluster_id: str) -> str:
+    """The keyed hash by which nodes compare their secrets. It can be used to try guesses of a secret."""
+    return hmac.digest(secret.encode(), b"linn cluster secret 1" + cluster_id.encode(), "sha256").hex()
 
 
 def _told(session: SessionEntry | None, handled: str) -> Any:

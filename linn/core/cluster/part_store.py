@@ -8,6 +8,9 @@ from __future__ import annotations
 import msgspec
 
 from linn.core.cluster.entries import NODES, SESSIONS, ClusterState, PartEntry
+from linn.core.cluster.moves import named
+from linn.core.cluster.plan import PartPolicy, Write, part_write, retreat, with_members
+from linn.core.cluster.shared_writes import SharedWrites
 from linn.core.errors.metadata import RevisionConflict
 from linn.core.log.replication.events import ChangeIsr, PartView
 from linn.core.metadata.store import MetadataStore
@@ -21,7 +24,8 @@ def view_of(state: ClusterState, key: str) -> PartView | None:
 
 def part_view(part: PartEntry, revision: int) -> PartView:
     """An entry as the rules of replication see it."""
-    return PartView(revision, part.epoch, part.leader, part.session, frozenset(part.isr), frozenset(part.replicas))
+    isr, replicas, unfit = frozenset(part.isr), frozenset(part.replicas), frozenset(part.unfit)
+    return PartView(revision, part.epoch, part.leader, part.session, isr, replicas, unfit)
 
 
 class PartStore:
@@ -30,6 +34,7 @@ class PartStore:
     def __init__(self, node: int, store: MetadataStore) -> None:
         self._node = node
         self._store = store
+        self._writes = SharedWrites(store)
 
     async def change_isr(self, state: ClusterState, key: str, change: ChangeIsr) -> int:
         """Write another in-sync set; returns the revision of the entry.
@@ -49,7 +54,7 @@ class PartStore:
             conditions |= {name: state.revision_of(name) for name in (f"{SESSIONS}{node}", f"{NODES}{node}")}
         isr = tuple(node for node in part.replicas if node in change.isr)
         isr += tuple(sorted(change.isr - set(isr)))
-        return await self._store.put_all({key: msgspec.structs.replace(part, isr=isr)}, conditions)
+        return await self._writes.put(Write({key: with_members(part, isr)}, conditions))
 
     async def begin_epoch(self, state: ClusterState, key: str) -> int:
         """Lead in the next epoch, after this node's own last one; returns the revision.
@@ -60,7 +65,36 @@ class PartStore:
         if part is None or own is None or part.leader != self._node or part.session != own.session:
             raise RevisionConflict(f"node {self._node} does not lead any more")
         conditions = {name: state.revision_of(name) for name in (key, f"{SESSIONS}{self._node}")}
-        return await self._store.put_all({key: msgspec.structs.replace(part, epoch=part.epoch + 1)}, conditions)
+        return await self._writes.put(Write({key: msgspec.structs.replace(part, epoch=part.epoch + 1)}, conditions))
+
+    async def retreat(self, state: ClusterState, key: str, policy: PartPolicy, *, is_damaged: bool) -> int | None:
+        """Let another member lead, because this node can't go on; see `plan.retreat`. None: no other member can.
+
+        Returns the revision. Raises RevisionConflict, MetadataError.
+        """
+        revision = None
+        for write in retreat(state, self._node, key, policy, is_damaged=is_damaged):
+            revision = await self._writes.put(write)
+        return revision
+
+    async def hand_over(self, state: ClusterState, key: str, policy: PartPolicy) -> int | None:
+        """Let the successor lead that the entry names; see `moves.named`. None: there is none that may.
+
+        Returns the revision. Raises RevisionConflict, MetadataError.
+        """
+        part = state.parts.get(key)
+        now = named(state, part, self._node, policy) if part is not None else None
+        if part is None or now is None or now == part:
+            return None
+        return await self._writes.put(part_write(state, key, part, now))
+
+    async def recovered(self, state: ClusterState, key: str) -> int:
+        """Note that this node is fit again; returns a revision with that. Raises RevisionConflict, MetadataError."""
+        part = state.parts.get(key)
+        if part is None or self._node not in part.unfit:
+            return state.revision
+        fit = msgspec.structs.replace(part, unfit=tuple(node for node in part.unfit if node != self._node))
+        return await self._writes.put(Write({key: fit}, {key: state.revision_of(key)}))
 
     async def read(self) -> ClusterState:
         """Read the state of the cluster linearizably. Raises MetadataError."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import NamedTuple, Protocol
 
 from linn.core.cluster.following import FollowLane
@@ -35,7 +36,7 @@ class Membership(Protocol):
 
     @property
     def session(self) -> str:
-        """The present session of this broker; "": it has none."""
+        """The last session of this broker that was registered; "": none was."""
 
     @property
     def secret(self) -> bytes:
@@ -44,9 +45,29 @@ class Membership(Protocol):
     def place_of(self, node: int) -> PeerPlace | None:
         """Return the place of another broker; None: the store has no session of it."""
 
+    def note_clock(self, node: int, ahead_s: float) -> None:
+        """Note how far another broker's wall clock is ahead of this one's."""
+
+    def client_addresses(self, listener: str) -> Sequence[tuple[int, str]]:
+        """(node, address) of each broker that is alive and has a listener of this name that others can reach."""
+
+
+class Forwarded:
+    """Counters of what a broker passes on between its clients and other brokers. They only grow, once a message."""
+
+    def __init__(self) -> None:
+        self.publishes = 0
+        """Publish requests that went on to the leaders of their topics."""
+        self.published_bytes = 0
+        """Bytes of their batches."""
+        self.delivered_bytes = 0
+        """Bytes of the batches from leaders that go to consumers and readers."""
+
 
 class PeerLinks(Protocol):
     """Links to the other brokers of the cluster."""
+
+    forwarded: Forwarded
 
     async def perform(self, node: int, verb: str, arguments: str, principal: Principal) -> str:
         """Let another broker carry out an administration verb; arguments and result are JSON.

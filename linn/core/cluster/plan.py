@@ -6,12 +6,14 @@ Laws, of `tests/models/replication.py`, which is searched with this function as 
   and the partition has no leader until an operator decides.
 - A leader is elected, of the in-sync set, where the leader's session is gone or another one, or the leader is not in
   the set. Each election has a new epoch. Dead members leave as far as the least number allows: they hold everything.
-- Every write depends on the controller's own key, and on each key from which it follows.
+- A leader may name its successor, as an election would without it: in a new epoch. A node that stops leaves the set as
+  far as the least number allows.
+- Every write depends on each key from which it follows, and a write of the controller on its own key as well.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Set
 from typing import Any, NamedTuple
 
 import msgspec
@@ -64,7 +66,7 @@ def plan(state: ClusterState, now_ms: int, policy_of: PolicyOf, keys_max: int = 
         leaving.update(set(part.isr) - set(kept.isr))
         now = with_leader(state, kept, policy)
         if now != part:
-            steps.append(_part_write(state, key, part, now))
+            steps.append(part_write(state, key, part, now))
     steps += [_handled_write(state, node) for node in sorted(_unhandled(state) - leaving)]
     steps += [end_write(state, node, session, now_ms) for node, session in _unnoted(state)]
     return [of_controller(state, write) for write in packed(steps, keys_max)]
@@ -91,7 +93,7 @@ def without_lost(state: ClusterState, part: PartEntry, policy: PartPolicy) -> Pa
     kept = tuple(node for node in part.isr if losses[node] == "none")
     if not kept:
         kept = tuple(node for node in _in_order(part) if losses[node] == "tail")[:1]
-    return msgspec.structs.replace(part, isr=kept) if kept != part.isr else part
+    return with_members(part, kept)
 
 
 def with_leader(state: ClusterState, part: PartEntry, policy: PartPolicy) -> PartEntry:
@@ -102,21 +104,28 @@ def with_leader(state: ClusterState, part: PartEntry, policy: PartPolicy) -> Par
     possible = candidates(state, part, policy)
     if not possible:
         return part
-    leader = part.leader if part.leader in possible else possible[0]
     gone = dead_members(state, part, policy)
-    return msgspec.structs.replace(
-        part,
-        leader=leader,
-        session=state.sessions[leader].session,
-        epoch=part.epoch + 1,
-        isr=tuple(node for node in part.isr if node not in gone),
-    )
+    left = with_members(part, tuple(node for node in part.isr if node not in gone))
+    return led_by(state, left, part.leader if part.leader in possible else possible[0])
+
+
+def with_members(part: PartEntry, isr: tuple[int, ...]) -> PartEntry:
+    """The partition with another in-sync set. Who leaves it has to catch up anyway, and is unfit no more."""
+    unfit = tuple(node for node in part.unfit if node in isr or node not in part.isr)
+    return msgspec.structs.replace(part, isr=isr, unfit=unfit)
+
+
+def led_by(state: ClusterState, part: PartEntry, leader: int) -> PartEntry:
+    """The partition led by a live member of its in-sync set, in the next epoch."""
+    session = state.sessions[leader].session
+    return msgspec.structs.replace(part, leader=leader, session=session, epoch=part.epoch + 1, successor=0)
 
 
 def candidates(state: ClusterState, part: PartEntry, policy: PartPolicy) -> list[int]:
-    """In-sync members that may lead, the preferred one first, draining ones last."""
+    """In-sync members that may lead, the preferred one first, draining ones and then unfit ones last."""
     alive = [node for node in _in_order(part) if node in state.sessions and told_loss(state, node, policy) == "none"]
-    return sorted(alive, key=lambda node: node in state.nodes and state.nodes[node].draining)
+    draining = {node for node, entry in state.nodes.items() if entry.draining}
+    return sorted(alive, key=lambda node: (node in part.unfit, node in draining))
 
 
 def dead_members(state: ClusterState, part: PartEntry, policy: PartPolicy) -> list[int]:
@@ -131,7 +140,63 @@ def _in_order(part: PartEntry) -> list[int]:
     return sorted(part.isr, key=lambda node: (places.get(node, len(places)), node))
 
 
-def _part_write(state: ClusterState, key: str, part: PartEntry, now: PartEntry) -> Write:
+# --- orderly moves ---------------------------------------------------------------------------------------------------
+
+
+def departure(
+    state: ClusterState, node: int, keys: Set[str], policy_of: PolicyOf, keys_max: int = KEYS_MAX
+) -> list[Write]:
+    """The writes of a node that stops, for the partitions with these keys: others lead them, and it leaves the in-sync
+    sets as far as the least numbers allow."""
+    steps: list[Write] = []
+    for key in sorted(keys & state.parts.keys()):
+        part, policy = state.parts[key], policy_of(key)
+        now = withdrawn(handed_over(state, part, node, policy), node, policy.min_in_sync)
+        if now != part:
+            steps.append(part_write(state, key, part, now))
+    return list(packed(steps, keys_max))
+
+
+def retreat(state: ClusterState, node: int, key: str, policy: PartPolicy, *, is_damaged: bool) -> list[Write]:
+    """The write of a node that can't go on with a partition; none if no other member can.
+
+    If its disk takes no records, a fit member leads instead. If its log is damaged, it leaves the in-sync set as well,
+    also below the least number, and is added again only after it has begun anew.
+    """
+    part = state.parts.get(key)
+    if part is None or (part.leader == node and not any_fit(state, part, node, policy)):
+        return []
+    now = handed_over(state, part, node, policy)
+    if is_damaged:
+        now = withdrawn(now, node, 1)
+    if node not in part.unfit and (now.leader != part.leader or (is_damaged and node not in now.isr)):
+        now = msgspec.structs.replace(now, unfit=(*now.unfit, node))
+    return [part_write(state, key, part, now)] if now != part else []
+
+
+def any_fit(state: ClusterState, part: PartEntry, node: int, policy: PartPolicy) -> bool:
+    """Whether another member may lead that is fit."""
+    return any(other != node and other not in part.unfit for other in candidates(state, part, policy))
+
+
+def handed_over(state: ClusterState, part: PartEntry, node: int, policy: PartPolicy) -> PartEntry:
+    """The partition led by the first candidate but a node, if that leads it; unchanged if there is no other."""
+    others = [other for other in candidates(state, part, policy) if other != node]
+    return led_by(state, part, others[0]) if part.leader == node and others else part
+
+
+def withdrawn(part: PartEntry, node: int, least: int) -> PartEntry:
+    """The partition without a node in its in-sync set, unless it leads, or fewer than `least` members would be left."""
+    if node not in part.isr or node == part.leader or len(part.isr) <= max(1, least):
+        return part
+    return with_members(part, tuple(member for member in part.isr if member != node))
+
+
+# --- writes ----------------------------------------------------------------------------------------------------------
+
+
+def part_write(state: ClusterState, key: str, part: PartEntry, now: PartEntry) -> Write:
+    """The change of a partition's entry; a new epoch depends on the session of its leader as well."""
     conditions = {key: state.revision_of(key)}
     if now.epoch != part.epoch:
         elected = f"{SESSIONS}{now.leader}"

@@ -109,8 +109,8 @@ class ConfigChecker:
         settings = settings or BrokerSettings()
         self._exists("default_storage", "storage", settings.default_storage, self._kinds.engines)
         self._exists("default_delivery", "delivery", settings.default_delivery, self._kinds.semantics)
-        if settings.group_storage is not None:
-            self._exists("group_storage", "storage", settings.group_storage, self._kinds.engines)
+        if settings.transaction_storage is not None:
+            self._exists("transaction_storage", "storage", settings.transaction_storage, self._kinds.engines)
         if settings.authorizer is not None:
             self._exists("authorizer", "authorizers", settings.authorizer, self._kinds.authorizers)
         self._check_assignor(settings.default_assignor, ("broker", "default_assignor"))
@@ -248,6 +248,7 @@ class ConfigChecker:
             session_timeout_s=head.session_timeout_s,
             replicas=head.replicas,
             min_in_sync=head.min_in_sync,
+            catch_up_bytes=head.catch_up_bytes,
         )
 
     def _check_links(self, head: ClusterTable, listener: Listener | None) -> None:

@@ -63,7 +63,12 @@ class ClusterSettings:
     listener: str | None
     """The listener for other brokers; None: there is none."""
     secret: Secret | None
+    """Shared by all nodes; None: the node reaches no other one, and none reaches it."""
     rack: str
     session_timeout_s: float
     replicas: int
     min_in_sync: int | None
+    catch_up_bytes: int
+    """The most that is copied each second of topics with which this broker is not in sync."""
+    are_workers: bool = False
+    """Whether the nodes are workers of one broker: each start has another secret."""

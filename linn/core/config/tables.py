@@ -18,6 +18,8 @@ from linn.core.security.users import NO_LIMITS
 MIB = 1 << 20
 WORKERS_MAX = 128
 """Limit of the workers of one machine: as many as the metadata store of their supervisor serves."""
+CATCH_UP_BYTES = 50_000_000
+"""Half of what a network of 1 Gbit/s carries: a copy of 10 GB takes 200 s."""
 NODE_MAX = 1_000_000
 """Limit of the number of a node: it is part of keys, and small in every format."""
 
@@ -99,10 +101,10 @@ class BrokerSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         ),
     ] = msgspec.field(default=250, name="loop_held_max")
     default_storage: Annotated[str, msgspec.Meta(description="Storage of topics that name none.")] = "segmented-log"
-    group_storage: Annotated[
+    transaction_storage: Annotated[
         str | None,
         msgspec.Meta(
-            description="Storage of the offsets of consumer groups; one that survives no restart keeps them in memory. "
+            description="Storage of the decisions of transactions; one that survives no restart keeps them in memory. "
             "Default: `default_storage`."
         ),
     ] = None
@@ -447,7 +449,10 @@ class ClusterTable(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     ]
     listener: Annotated[
         str | None,
-        msgspec.Meta(description="The listener for the other brokers of the cluster. Default: none."),
+        msgspec.Meta(
+            description='The name of a listener with `protocol = "peers"`, at which other brokers reach this one. '
+            "Default: none; nothing is replicated or passed on then."
+        ),
     ] = None
     secret: Annotated[
         Secret | None,
@@ -457,7 +462,10 @@ class ClusterTable(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         ),
     ] = None
     rack: Annotated[
-        str, msgspec.Meta(max_length=255, description="Where the machine stands: what may fail as a whole.")
+        str,
+        msgspec.Meta(
+            max_length=255, description="The name of what may fail as a whole; replicas go to different racks."
+        ),
     ] = ""
     session_timeout_s: Annotated[
         float,
@@ -474,6 +482,15 @@ class ClusterTable(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         Replicas | None,
         msgspec.Meta(description="`min_in_sync` of topics that set none. Default: all of their replicas but one."),
     ] = None
+    catch_up_bytes: Annotated[
+        int,
+        msgspec.Meta(
+            ge=1024,
+            le=UNITS_MAX,
+            description="The most that this broker copies each second of topics with which it is not in sync, all "
+            "together. What keeps it in sync with others is never held back.",
+        ),
+    ] = msgspec.field(default=CATCH_UP_BYTES, name="catch_up_rate")
 
 
 TABLES: Mapping[str, type[msgspec.Struct]] = {

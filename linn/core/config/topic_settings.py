@@ -84,8 +84,8 @@ class TopicSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     replicas: Annotated[
         Replicas | None,
         msgspec.Meta(
-            description="Number of brokers that hold the topic, in a cluster. Default: the cluster's `replicas`.",
-            extra=_NOT_LIVE,
+            description="Number of brokers that hold the topic, in a cluster. A topic in memory keeps one, or more "
+            "than one. Default: the cluster's `replicas`."
         ),
     ] = None
     min_in_sync: Annotated[
@@ -162,6 +162,11 @@ class TopicSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         dict[str, Any],
         msgspec.Meta(description="Tables of services that plugins bring, by their names.", extra={"rest": True}),
     ] = msgspec.field(default_factory=dict)
+
+    @property
+    def is_replicated(self) -> bool:
+        """Whether other brokers hold the topic as well."""
+        return (self.replicas or 1) > 1
 
 
 FROM_DELIVERY = ("max_deliveries", "lease_ms", "redelivery_delay_ms", "redelivery_delay_max_ms", "redelivery_backoff")

@@ -68,6 +68,10 @@ class Connections:
         if stream in self._streams:
             self._streams[stream].open[stream].read = read
 
+    def listener_of(self, stream: AcceptedStream) -> str:
+        """The name of the listener that accepted a connection; "" for a stream of no listener."""
+        return self._streams[stream].listener if stream in self._streams else ""
+
     def login_rules(self, stream: AcceptedStream) -> LoginRules:
         """The rules of logins on the connection's listener; none are required for a stream of no listener."""
         return self._streams[stream].login if stream in self._streams else NO_LOGIN

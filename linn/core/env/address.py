@@ -55,6 +55,12 @@ def is_wildcard(host: str) -> bool:
         return False
 
 
+def is_wildcard_address(address: str) -> bool:
+    """Tell whether an address to listen at has such a host. Raises AddressInvalid."""
+    place = parse_address(address)
+    return not isinstance(place, str) and is_wildcard(place[0])
+
+
 def anonymous_text(address: str) -> str:
     """Return the reason why a listener at this address must say whether it requires logins, worded as `open_text`."""
     return (

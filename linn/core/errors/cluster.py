@@ -30,6 +30,30 @@ class NodeTaken(ClusterError):
     code = "cluster.node_taken"
 
 
+class SecretDiffers(ClusterError):
+    """Brokers of the cluster that are alive have another secret than this one."""
+
+    code = "cluster.secret"
+
+
+class ClusterAbsent(ClusterError):
+    """The broker is alone, and the request is about a cluster."""
+
+    code = "cluster.absent"
+
+
+class ClusterRefused(ClusterError):
+    """An operation would leave a topic without enough replicas, or is not possible now: nothing was changed."""
+
+    code = "cluster.refused"
+
+
+class NodeUnknown(ClusterError):
+    """The cluster has no node of this number."""
+
+    code = "cluster.node_unknown"
+
+
 class MetadataInvalid(MetadataError):
     """An entry of the metadata store is none that this version of linn writes."""
 

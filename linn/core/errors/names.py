@@ -12,7 +12,7 @@ NAME_CHARACTERS_MAX = 249
 """Limit of a name's length, which leaves room for "-" and a partition number in a file name of 255 bytes."""
 
 AUDIT_TOPIC = "__audit"
-"""The topic of the audit trail, the only one whose name is linn's own."""
+"""The topic of the audit trail, of each broker."""
 _NAME = re.compile(r"[A-Za-z0-9._-]+")
 
 

@@ -32,6 +32,6 @@ class PeerUnreachable(PeerError):
 
 
 class PeerUnknown(PeerError):
-    """The link was lost before the answer: the request may have been carried out, or not."""
+    """The link was lost before the answer: the request may have been carried out, or not, or in part."""
 
     code = "peer.unknown"

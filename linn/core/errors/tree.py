@@ -223,7 +223,7 @@ class TransactionError(LinnError):
 
 
 class TransactionUnknown(TransactionError):
-    """The broker knows no such transaction: it has ended, or the broker was restarted since it began."""
+    """The broker knows no such transaction: it has ended, or its name was not used for long."""
 
     code = "transaction.unknown"
 
@@ -235,7 +235,7 @@ class TransactionFenced(TransactionError):
 
 
 class TransactionAborted(TransactionError):
-    """The transaction was aborted: by its timeout, by an operator, or by a restart of the broker."""
+    """The transaction was aborted: by its timeout, by an operator, or by a power loss of the broker."""
 
     code = "transaction.aborted"
 

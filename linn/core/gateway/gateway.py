@@ -6,7 +6,7 @@ other work is done through a `Session`, which is made for a principal.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Literal, Protocol
 
 from linn.core.cluster.following import FollowedLogs
@@ -26,6 +26,7 @@ from linn.core.ports.principal import Principal
 from linn.core.publish.copies import CopiesHere, CopyLinks
 from linn.core.publish.forwarding import PublishLinks
 from linn.core.security.logins import Login, Logins, Peer
+from linn.core.transactions.cluster_transactions import ClusterTransactions, TransactionLinks
 from linn.rights import Need
 
 State = Literal["starting", "ready", "stopping"]
@@ -43,6 +44,9 @@ def peer_of(stream: AcceptedStream) -> Peer:
 
 class BrokerLinks(PeerLinks, PublishLinks, SessionLinks, CopyLinks, Protocol):
     """Links to the other brokers of the cluster, for all that may be passed on."""
+
+    def transacting(self) -> TransactionLinks:
+        """Requests about transactions."""
 
 
 class Gateway:
@@ -86,6 +90,8 @@ class Gateway:
         """Stores copies of other brokers' dead letters."""
         self.followed_logs: FollowedLogs | None = None
         """The logs that other brokers follow here, set by the composition root; None: it leads none."""
+        self.transactions: ClusterTransactions | None = rooms.cluster_transactions
+        """The broker's part in the transactions of its cluster; None: it is alone."""
         self._rooms = rooms
         self._logins = logins
         self._read_state = read_state
@@ -100,6 +106,15 @@ class Gateway:
     def addresses(self) -> Mapping[str, str]:
         """Bound address by listener; client listeners come first."""
         return self._read_addresses()
+
+    def nodes(self, stream: AcceptedStream) -> Sequence[tuple[int, str]]:
+        """(number, address) of each broker of the cluster, at its listener of the name that a connection came in by.
+
+        Brokers without such a listener are left out. A broker in no cluster has the number 0.
+        """
+        if self.membership is None:
+            return [(0, next(iter(self.addresses.values()), ""))]
+        return self.membership.client_addresses(self.connections.listener_of(stream))
 
     def login(self, stream: AcceptedStream, *, asks: bool = False) -> Login:
         """Begin a connection's login. Its `identity` has the name and the roles of the connection's principal.

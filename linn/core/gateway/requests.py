@@ -106,3 +106,7 @@ class TopicBounds(NamedTuple):
     message_bytes_max: int
     partitions: Sequence[tuple[int, int]]
     """(start offset, high watermark) of each partition."""
+    leader: int = 0
+    """The node that leads the topic; 0: unknown, or the broker is in no cluster."""
+    leader_epoch: int = 0
+    """The epoch in which it leads; 0: unknown."""

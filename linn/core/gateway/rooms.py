@@ -15,6 +15,7 @@ from linn.core.publish.producer_ids import ProducerIds
 from linn.core.publish.publisher import Publisher
 from linn.core.security.policy import Policy
 from linn.core.topics.catalog import Catalog
+from linn.core.transactions.cluster_transactions import ClusterTransactions
 from linn.core.transactions.coordinator import TransactionCoordinator
 
 
@@ -34,3 +35,5 @@ class Rooms:
     metrics: MetricRegistry
     policy: Policy
     audit: AuditTrail
+    cluster_transactions: ClusterTransactions | None = None
+    """The broker's part in the transactions of its cluster; None: it is alone."""

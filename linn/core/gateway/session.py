@@ -6,9 +6,9 @@ are made here, once per request or batch.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
 from types import TracebackType
-from typing import TypeVar
+from typing import Any, TypeVar
 
 import trio
 
@@ -21,7 +21,6 @@ from linn.core.errors.auth import Forbidden
 from linn.core.errors.replication import NotLeader
 from linn.core.errors.tree import (
     BrokerStopping,
-    FeatureUnsupported,
     LimitExceeded,
     RequestUnknown,
     SubscriptionWrongKind,
@@ -38,14 +37,15 @@ from linn.core.log.uncommitted import UncommittedView
 from linn.core.metrics.registry import Family
 from linn.core.ports.principal import Principal
 from linn.core.publish.producer_ids import OwnedProducers
-from linn.core.publish.publisher import PublishLane
+from linn.core.publish.publish_lane import PublishLane
 from linn.core.publish.request import PublishAnswers, PublishRequest, PublishResult
 from linn.core.queue.consumer import QueueConsumer
 from linn.core.queue.unsettled import Unsettled
 from linn.core.routing.record_filter import RecordFilter
 from linn.core.topics.topic import Topic
+from linn.core.transactions.cluster_transactions import ClusterTransactions, TransactionLinks
 from linn.core.transactions.ending import Ending
-from linn.core.transactions.producer import Owner, TransactionId
+from linn.core.transactions.producer import Awaits, Owner, RequestedEnd, TransactionId
 from linn.rights import BROKER, BROWSE, CONFIGURE, CONSUME, SEE, TOPIC, TRANSACTION, USE, Need
 from linn.verbs import VERBS
 
@@ -167,11 +167,15 @@ class Session:
         bounds = [
             (partition.start_offset, partition.high_watermark) for _, partition in sorted(topic.partitions.items())
         ]
+        cluster = self._rooms.administration.cluster
+        leader = cluster.number if cluster is not None else 0
+        epoch = max([partition.leader_epoch for partition in topic.partitions.values()], default=0)
         if topic.led_by is not None:
-            told = elsewhere.get(name, ())
+            told, elsewhere_led = elsewhere.get(name, ()), topic.led_by()
             bounds = [*told, *[(0, 0)] * settings.partitions][: settings.partitions]
+            leader, epoch = elsewhere_led.leader, elsewhere_led.epoch
         said = settings.kind, settings.delivery or "", settings.partitioner
-        return TopicBounds(name, *said, topic.id_halves, settings.message_bytes_max or 0, bounds)
+        return TopicBounds(name, *said, topic.id_halves, settings.message_bytes_max or 0, bounds, leader, max(epoch, 0))
 
     def collect_metrics(self, *, per_connection: bool = True) -> Iterator[Family]:
         """Iterate over all metrics; each is read when the iterator reaches it. Raises Forbidden."""
@@ -201,8 +205,9 @@ class Session:
     def publish_lane(self, answers: PublishAnswers, spawn: Spawn) -> PublishLane:
         """Make a lane that carries out publishes in order and reports each to `answers`; `spawn` starts a task that
         ends with the connection."""
-        publisher, forwards = self._rooms.publisher, self.forwards
-        return publisher.lane(answers, spawn, self.principal, self._producers, forwards=forwards)
+        publisher = self._rooms.publisher
+        links = publisher.links if self.forwards else None
+        return PublishLane(publisher, answers, spawn, self.principal, self._producers, links)
 
     async def publish(self, request: PublishRequest) -> Sequence[PublishResult]:
         """Publish, and wait until everything is confirmed; for protocols that carry out one request at a time.
@@ -224,11 +229,12 @@ class Session:
         return (await self.decided(lambda: self.subscribe_nowait(request, on_assigned))).consumer
 
     def is_missing(self, request: SubscribeRequest) -> bool:
-        """Whether a topic or a shared subscription must be made before a client can subscribe to it."""
+        """Whether a topic, a shared subscription or a log of groups must be made before a client can subscribe."""
         return is_missing(self._rooms, request)
 
     async def make_missing(self, request: SubscribeRequest) -> None:
-        """Make a topic with default settings, and a named shared subscription, unless they exist.
+        """Make a topic with default settings, a named shared subscription, and the topic's log of groups, unless they
+        exist.
 
         Raises Forbidden, ConfigError, LimitExceeded, SubscriptionWrongKind, TopicUnknown, StorageError.
         """
@@ -439,63 +445,114 @@ class Session:
         epoch still own the name. `opening`: see `TransactionCoordinator.open`.
 
         Raises Forbidden, DeliveryError, LimitExceeded, ProducerForeign, TransactionBusy, TransactionFenced,
-        StorageError; FeatureUnsupported: the broker is one of a cluster.
+        StorageError; NotLeader: another broker coordinates the transactions of the cluster.
         """
         await self.decided(lambda: self._access.check(USE, TRANSACTION, name))
-        if self._rooms.administration.cluster is not None:
-            raise FeatureUnsupported("brokers of a cluster have no transactions yet")
         user = self.principal.name
         if owner is not None:
             self._producers.check(owner[0])
         self._producers.check_room()
         taken_over = Owner(*owner, user) if owner is not None else None
-        opened = await self._rooms.transactions.open(name, timeout_s, user, taken_over, opening)
+        cluster, asked = self._rooms.cluster_transactions, (name, timeout_s, user, taken_over, opening)
+        if cluster is not None:
+            opened = await cluster.coordinator.open_name(*asked)
+        else:
+            opened = await self._rooms.transactions.open(*asked)
         self._producers.give(opened.producer_id)
         return opened.producer_id, opened.epoch, opened.number
 
-    def add_branch(self, producer_id: int, epoch: int, branch: int) -> None:
-        """Let a producer write in a client's transactions. The session owns both ids.
+    def add_branch(self, producer_id: int, epoch: int, branch: int) -> Awaits:
+        """Let a producer write in a client's transactions; returns the marks to wait for. The session owns both ids.
 
-        Raises ProducerForeign, TransactionError, LimitExceeded.
+        Raises ProducerForeign, TransactionError, LimitExceeded, StorageError.
         """
         self._producers.check(branch)
-        self._rooms.transactions.add_branch(self._owner(producer_id, epoch), branch)
+        return self._rooms.transactions.add_branch(self._owner(producer_id, epoch), branch)
 
     def settle_in_transaction(
         self, owner: tuple[int, int, int], consumer: AnyConsumer, settlements: Sequence[Settlement]
-    ) -> None:
-        """Ack records of a queue, or commit offsets of a group's member, when a transaction is committed.
+    ) -> Awaits:
+        """Ack records of a queue, or commit offsets of a group's member, when a transaction is committed; returns the
+        marks to wait for.
 
         `owner`: producer id, which the session owns, epoch and number. Raises ProducerForeign, TransactionError,
         LimitExceeded, SubscriptionWrongKind, StorageError, and the errors of `Consumer.settle`.
         """
         transactions, transaction = self._rooms.transactions, self._transaction(owner)
         if isinstance(consumer, QueueConsumer):
-            transactions.hold(transaction, consumer, settlements)
-        elif isinstance(consumer, GroupMember):
+            return transactions.hold(transaction, consumer, settlements)
+        if isinstance(consumer, GroupMember):
+            awaits: Awaits = ()
             for settled in settlements:
-                transactions.commit_offset(transaction, consumer, settled.partition, settled.delivery_id, settled.end)
-        else:
-            raise SubscriptionWrongKind("a reader without a group has nothing to settle in a transaction")
+                place = settled.partition, settled.delivery_id, settled.end
+                awaits = transactions.commit_offset(transaction, consumer, *place)
+            return awaits
+        raise SubscriptionWrongKind("a reader without a group has nothing to settle in a transaction")
 
-    def end_transaction(
-        self,
-        owner: tuple[int, int, int],
-        *,
-        is_commit: bool,
-        branches: Sequence[int] = (),
-        sequence: int = 0,
-        identity: str = "",
-    ) -> Ending | None:
-        """Commit a transaction with the writes of these producers, or abort it.
+    def end_transaction(self, owner: tuple[int, int, int], end: RequestedEnd) -> Ending | None:
+        """Commit a transaction, or abort it.
 
         `owner`: as for `settle_in_transaction`. Returns and raises as `TransactionCoordinator.end_nowait`; raises
         ProducerForeign as well.
         """
-        transaction = self._transaction(owner)
-        return self._rooms.transactions.end_nowait(
-            transaction, is_commit=is_commit, branches=branches, sequence=sequence, identity=identity
-        )
+        return self._rooms.transactions.end_nowait(self._transaction(owner), end)
+
+    # --- transactions over brokers ---
+
+    @property
+    def is_clustered(self) -> bool:
+        """Whether the broker is one of a cluster, which may have its transactions coordinated by another one."""
+        return self._rooms.cluster_transactions is not None
+
+    async def at_coordinator(self, here: Callable[[], Awaitable[T]], request: Any) -> T:
+        """Carry out a request about transactions: `here`, or at the broker that coordinates them, which gets `request`
+        as the protocol has it, and answers with what `here` returns.
+
+        Raises what `here` raises; NotLeader, PeerError: there was no answer for a while, and it may have been carried
+        out. Cancellation: likewise.
+        """
+        cluster = self._rooms.cluster_transactions
+        if cluster is None or not self.forwards:
+            return await here()
+        principal = self.principal
+
+        async def there(links: TransactionLinks, node: int) -> T:
+            answer: T = await links.transact(node, principal, request)
+            return answer
+
+        return await cluster.at_coordinator(here, there)
+
+    def check_branch(self, branch: int) -> None:
+        """Check that a producer is this session's, unless the broker of its client has. Raises ProducerForeign."""
+        if self.forwards:
+            self._producers.check(branch)
+
+    async def announce(self, producer_id: int, epoch: int, branch: int) -> None:
+        """Let a producer write in a client's transactions, as `add_branch`, at the broker that coordinates them."""
+        await self._clustered().coordinator.announce(self._owner(producer_id, epoch), branch)
+
+    async def settle_over_brokers(
+        self, owner: tuple[int, int, int], consumer: AnyConsumer, settlements: Sequence[Settlement]
+    ) -> Awaits:
+        """Settle in a transaction, as `settle_in_transaction`, at the broker that leads the consumer's topic.
+
+        Returns the marks to wait for. Raises NotLeader, PeerError as well.
+        """
+        if not isinstance(consumer, QueueConsumer | GroupMember):
+            raise SubscriptionWrongKind("a reader without a group has nothing to settle in a transaction")
+        topic = self._rooms.catalog.led_topic(consumer.topic)
+        return await self._clustered().participant.settle(self._transaction(owner), topic, consumer, settlements)
+
+    async def end_over_brokers(self, owner: tuple[int, int, int], end: RequestedEnd) -> None:
+        """Commit a transaction or abort it, as `end_transaction`, at the broker that coordinates, and wait for it.
+
+        Raises NotLeader as well.
+        """
+        await self._clustered().coordinator.end(self._transaction(owner), end)
+
+    def _clustered(self) -> ClusterTransactions:
+        assert self._rooms.cluster_transactions is not None, "the broker is one of a cluster"
+        return self._rooms.cluster_transactions
 
     def _owner(self, producer_id: int, epoch: int) -> Owner:
         """The owner of a name with these numbers. Raises ProducerForeign: it is not this session's; Forbidden."""

@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 
 from linn.core.admin.place import check_offset
 from linn.core.delivery.consumer import AnyConsumer, OnAssigned
-from linn.core.errors.tree import DeliveryError, SubscriptionWrongKind
+from linn.core.errors.tree import DeliveryError, SubscriptionWrongKind, TopicReplaced
 from linn.core.gateway.requests import START_EARLIEST, START_LATEST, SubscribeRequest
 from linn.core.gateway.rooms import Rooms
 from linn.core.groups.group import check_name
@@ -22,25 +22,41 @@ from linn.rights import CONSUME, GROUP, TOPIC, USE, Need
 
 
 def is_missing(rooms: Rooms, request: SubscribeRequest) -> bool:
-    """Whether a topic or a shared subscription must be made before a client can subscribe to it.
+    """Whether a topic, a shared subscription or the log of groups must be made before a client can subscribe, or the
+    topic needs a leader.
 
-    The broker that leads a topic makes its shared subscriptions.
+    The broker that leads a topic makes its shared subscriptions, and its log of groups.
     """
     topic = rooms.catalog.topics.get(request.topic)
     if topic is None:
         return rooms.settings.auto_create_topics
-    return bool(request.shared) and topic.led_by is None and request.shared not in topic.subscriptions
+    if topic.led_by is not None and not topic.led_by().leader:
+        return True
+    if topic.led_by is not None:
+        return False
+    if request.shared:
+        return request.shared not in topic.subscriptions
+    return bool(request.group) and topic.stream is not None and topic.lacks_positions
 
 
 async def make_missing(rooms: Rooms, request: SubscribeRequest) -> None:
-    """Make a topic with default settings, and a named shared subscription, unless they exist.
+    """Make a topic with default settings, a named shared subscription, and the log of the positions of groups, unless
+    they exist; wait for the topic's leader.
+
+    A topic has none for a moment when it is new, and when its leader was lost. The wait ends after some seconds.
 
     Raises ConfigError, LimitExceeded, SubscriptionWrongKind, TopicUnknown, StorageError.
     """
     if rooms.settings.auto_create_topics and request.topic not in rooms.catalog.topics:
         await rooms.administration.create_default_topic(request.topic)
     topic = rooms.catalog.topic(request.topic)
-    if request.shared and topic.led_by is None:
+    if topic.led_by is not None:
+        await rooms.administration.wait_topic_led(topic.name)
+    if topic.led_by is not None:
+        return
+    if request.group and not request.shared and topic.stream is not None:
+        await rooms.administration.open_positions(topic.name)
+    if request.shared:
         _check_shared(topic, request)
         _check_start(topic, request)
         place = _start_of(topic, request)
@@ -97,6 +113,8 @@ def _member(
 ) -> GroupMember:
     if topic.stream is None:
         raise SubscriptionWrongKind(f"topic {topic.name} is a queue: consumers compete without naming a group")
+    if topic.lacks_positions:
+        raise TopicReplaced(f"topic {topic.name} was deleted and made again, just before this consumer came")
     group = rooms.groups.groups.get(request.group)
     committed = group.offsets() if group is not None else {}
     if not all((topic.name, index) in committed for index in topic.partitions):

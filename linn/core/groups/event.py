@@ -51,7 +51,23 @@ class GroupForgotten(msgspec.Struct, frozen=True, array_like=True, tag=4, forbid
     """The group was deleted; later events under its name belong to a new group."""
 
 
-GroupEvent = EpochStarted | OffsetCommitted | TopicForgotten | GroupForgotten
+class OffsetPending(msgspec.Struct, frozen=True, array_like=True, tag=5, forbid_unknown_fields=True):
+    """A transaction moves the group to an offset, if it is committed."""
+
+    producer_id: Number
+    number: Number
+    offset: OffsetCommitted
+
+
+class PendingEnded(msgspec.Struct, frozen=True, array_like=True, tag=6, forbid_unknown_fields=True):
+    """A transaction with offsets of the group in this topic has ended: they are committed, or dropped."""
+
+    producer_id: Number
+    number: Number
+    is_commit: bool
+
+
+GroupEvent = EpochStarted | OffsetCommitted | TopicForgotten | GroupForgotten | OffsetPending | PendingEnded
 Entry = tuple[str, Sequence[GroupEvent]]
 """A group's name, and its events."""
 

@@ -3,7 +3,7 @@
 Laws:
 - Only the owner of a partition commits, and only with an epoch announced since it became the owner: any other commit is
   fenced, and nothing changes.
-- Members do not survive a restart; the epoch and the committed offsets do.
+- Members do not survive a restart; the epoch, the offsets, and the offsets of open transactions do.
 """
 
 from __future__ import annotations
@@ -19,9 +19,19 @@ from linn.core.errors.tree import (
     PartitionUnknown,
 )
 from linn.core.groups.assignor import Assignor, TopicPartition
-from linn.core.groups.event import EpochStarted, GroupEvent, GroupForgotten, OffsetCommitted, TopicForgotten
+from linn.core.groups.event import (
+    EpochStarted,
+    GroupEvent,
+    GroupForgotten,
+    OffsetCommitted,
+    OffsetPending,
+    PendingEnded,
+    TopicForgotten,
+)
 from linn.core.groups.membership import Membership
 
+Part = tuple[int, int]
+"""A transaction: the producer id of its name, and its number."""
 OFFSET_MAX = 2**63 - 1
 NAME_BYTES_MAX = 255
 """Limit of the names of groups and consumers."""
@@ -55,6 +65,8 @@ class ConsumerGroup:
         self.name = name
         self.membership = Membership(name, assignor)
         self._offsets: dict[TopicPartition, OffsetCommitted] = {}
+        self.pending: dict[Part, dict[TopicPartition, OffsetCommitted]] = {}
+        """Offsets that open transactions commit later."""
         self._logged_epoch = 0
         self._events: dict[TopicPartition, OffsetCommitted] = {}
 
@@ -67,7 +79,8 @@ class ConsumerGroup:
     def topics(self) -> set[str]:
         """The topics in which it has members or offsets."""
         read = {topic for member in self.membership.members.values() for topic in member.seats}
-        return read | {topic for topic, _ in self._offsets}
+        pending = {topic for places in self.pending.values() for topic, _ in places}
+        return read | {topic for topic, _ in self._offsets} | pending
 
     # --- offsets -----------------------------------------------------------------------------------------------------
 
@@ -104,6 +117,8 @@ class ConsumerGroup:
         if reading:
             where = " there" if topic is not None else ""
             raise GroupBusy(f'group "{self.name}" has {counted(reading, "member")}{where}: stop its consumers first')
+        if any(topic in (None, place[0]) for places in self.pending.values() for place in places):
+            raise GroupBusy(f'an open transaction commits an offset of group "{self.name}"')
 
     def move(self, offsets: Iterable[OffsetCommitted]) -> None:
         """Set offsets that are already in the log, without events."""
@@ -112,8 +127,32 @@ class ConsumerGroup:
             self._offsets[place] = committed
             self._events.pop(place, None)
 
+    def pend(self, part: Part, committed: OffsetCommitted) -> None:
+        """Record an offset that a transaction commits later; it is in the log."""
+        self.pending.setdefault(part, {})[committed.topic, committed.partition] = committed
+
+    def pending_in(self, topic: str, partitions: Iterable[int]) -> set[Part]:
+        """The transactions that commit an offset in one of these partitions later."""
+        wanted = {(topic, partition) for partition in partitions}
+        return {part for part, places in self.pending.items() if not wanted.isdisjoint(places)}
+
+    def has_pending(self, topic: str, part: Part) -> bool:
+        """Whether a transaction commits offsets in a topic later."""
+        return any(place[0] == topic for place in self.pending.get(part, ()))
+
+    def end_pending(self, topic: str, part: Part, *, is_commit: bool) -> None:
+        """Commit or drop the offsets of a transaction in a topic; the log says so."""
+        places = self.pending.pop(part, {})
+        if is_commit:
+            self.move(committed for place, committed in places.items() if place[0] == topic)
+        left = {place: committed for place, committed in places.items() if place[0] != topic}
+        if left:
+            self.pending[part] = left
+
     def forget_topic(self, topic: str) -> None:
         """Drop the offsets in a topic, which the log already records."""
+        for part in list(self.pending):
+            self.end_pending(topic, part, is_commit=False)
         self._offsets = {place: kept for place, kept in self._offsets.items() if place[0] != topic}
         self._events = {place: kept for place, kept in self._events.items() if place[0] != topic}
 
@@ -144,7 +183,8 @@ class ConsumerGroup:
 
     def snapshot_events(self) -> list[GroupEvent]:
         """The epoch and the offsets, as events that replace all earlier ones."""
-        return [EpochStarted(self.epoch), *self._offsets.values()]
+        pending = [OffsetPending(*part, each) for part, places in self.pending.items() for each in places.values()]
+        return [EpochStarted(self.epoch), *self._offsets.values(), *pending]
 
     def take_over(self, earlier: ConsumerGroup) -> None:
         """Go on with the epoch and the offsets of the same group in topics that another broker led before."""
@@ -152,6 +192,8 @@ class ConsumerGroup:
             self._logged_epoch = earlier.epoch
         self.membership.epoch = max(self.epoch, earlier.epoch)
         self._offsets |= earlier._offsets
+        for part, places in earlier.pending.items():
+            self.pending.setdefault(part, {}).update(places)
 
     def apply(self, event: GroupEvent) -> None:
         """Apply an event of the log, before the first member joins. Epochs never go back."""
@@ -161,8 +203,14 @@ class ConsumerGroup:
                 self.membership.epoch = self._logged_epoch = max(self.epoch, epoch)
             case OffsetCommitted(topic, partition):
                 self._offsets[topic, partition] = event
+            case OffsetPending(producer_id, number, offset):
+                self.pend((producer_id, number), offset)
+            case PendingEnded(producer_id, number, is_commit):
+                part = producer_id, number
+                for topic in sorted({topic for topic, _ in self.pending.get(part, ())}):
+                    self.end_pending(topic, part, is_commit=is_commit)
             case TopicForgotten(topic):
                 self.forget_topic(topic)
             case GroupForgotten():
                 self.membership.epoch = self._logged_epoch = 0
-                self._offsets = {}
+                self._offsets, self.pending = {}, {}

@@ -21,7 +21,7 @@ from linn.core.errors.tree import (
     TopicUnknown,
 )
 from linn.core.groups.event import OffsetCommitted
-from linn.core.groups.group import ConsumerGroup
+from linn.core.groups.group import ConsumerGroup, Part
 from linn.core.groups.membership import Seat, Share
 from linn.core.groups.reader import TOLD_INTERVAL_S, StreamReader
 from linn.core.log.mark import Mark
@@ -72,8 +72,14 @@ class Coordinator(Protocol):
     def move(self, group: ConsumerGroup, offsets: Sequence[OffsetCommitted]) -> Sequence[tuple[Mark, int]]:
         """Log a group's new offsets, then move the group there. Raises StorageError."""
 
-    def when_committed(self, group: ConsumerGroup, topic: str, callback: Callable[[], None]) -> None:
-        """Call back once all logged events of a group, in a topic, are committed."""
+    def pend(self, group: ConsumerGroup, part: Part, committed: OffsetCommitted) -> Sequence[tuple[Mark, int]]:
+        """Log an offset that a transaction commits later. Raises StorageError, NotLeader."""
+
+    def when_committed(
+        self, group: ConsumerGroup, seat: Seat, partitions: Iterable[int], callback: Callable[[], None]
+    ) -> None:
+        """Call back once all logged events of a group in a seat's topic are committed, and no transaction may move it
+        in these partitions any more."""
 
 
 class GroupMember:
@@ -143,6 +149,11 @@ class GroupMember:
         """See `delivery.Consumer.ended`."""
         return self.reader.ended
 
+    @property
+    def topic(self) -> str:
+        """The name of the topic."""
+        return self.seat[1]
+
     # --- the share ---
 
     def assigned(self, share: Share) -> None:
@@ -152,7 +163,7 @@ class GroupMember:
             self._gains.pop(partition, None)
             self._passed.pop(partition, None)
         self._gains.update(dict.fromkeys(share.gained, share))
-        self._coordinator.when_committed(self.group, self.seat[1], lambda: self._begin(share))
+        self._coordinator.when_committed(self.group, self.seat, share.gained, lambda: self._begin(share))
 
     def _begin(self, share: Share) -> None:
         if self._closed or self.reader.ended:
@@ -281,20 +292,17 @@ class GroupMember:
         self._commit(partition, epoch, offset, text)
         return self._coordinator.flush(self.group, self.seat[1])
 
-    def checked_offset(self, partition: int, epoch: int, offset: int, text: str = "") -> OffsetCommitted:
-        """Check an offset that a transaction commits later. Raises what `commit` raises; changes nothing."""
+    def pend(self, part: Part, partition: int, epoch: int, offset: int, text: str = "") -> Sequence[tuple[Mark, int]]:
+        """Let a transaction commit an offset later, also if the member has left then; returns the marks to wait for.
+
+        Raises what `commit` raises; StorageError, NotLeader: nothing changes.
+        """
         if self._coordinator.closed or self._closed or self.reader.ended:
             raise self._ended_error()
         self._check_offset(partition, offset)
         committed = self._committed(partition, offset, text)
         self.group.check_commit(self.seat[0], epoch, committed, len(self._partitions))
-        return committed
-
-    def check_owner(self, partition: int, epoch: int) -> None:
-        """Check that the member still owns a partition. Raises GroupFenced, or the reason for which it was ended."""
-        if self._coordinator.closed or self._closed or self.reader.ended:
-            raise self._ended_error()
-        self.group.membership.check_owner(self.seat[0], (self.seat[1], partition), epoch)
+        return self._coordinator.pend(self.group, part, committed)
 
     def _check_offset(self, partition: int, offset: int) -> None:
         known = self._partitions.get(partition)

@@ -31,10 +31,12 @@ from linn.core.errors.tree import (
     DescriptorsExhausted,
     DiskFull,
     ProducersExceeded,
+    ProtocolError,
+    StorageError,
 )
 from linn.core.log.mark import Mark
 from linn.core.log.partition_reading import ReadablePartition
-from linn.core.log.producers import CROWDED_IDLE_S, IDLE_S, OFFSET_UNKNOWN, Numbered
+from linn.core.log.producers import CROWDED_IDLE_S, IDLE_S, OFFSET_UNKNOWN, Numbered, Producers
 from linn.core.log.storage import (
     LogStatistics,
     PartitionId,
@@ -87,6 +89,8 @@ class Partition(ReadablePartition):
 
     on_closed: Callable[[], None] | None = None
     """Called when the log is closed or deleted."""
+    _failed_s: tuple[float, float] | None = None
+    """Times of the first and the last failed append, since an append last succeeded."""
     _on_appended: Callable[[], None] | None = None
     """Called after an append of a leader that is not durable yet."""
 
@@ -198,7 +202,14 @@ class Partition(ReadablePartition):
         """
         if not self.leads:
             raise self.not_leader()
-        base_offset = self.log.append(batch, self.leader_epoch)
+        try:
+            base_offset = self.log.append(batch, self.leader_epoch)
+        except StorageError:
+            now_s = self._clock.monotonic()
+            self._failed_s = (self._failed_s or (now_s, now_s))[0], now_s
+            raise
+        if self._failed_s is not None:
+            self._failed_s = None
         if self._noted_epoch != self.leader_epoch:
             self._noted_epoch = self.leader_epoch
             self.log.facts.epochs.note(self.leader_epoch, base_offset)
@@ -221,6 +232,15 @@ class Partition(ReadablePartition):
             if self._flush_interval_s is not None:
                 self._start_sync(self._sync_after_interval)
         return base_offset
+
+    @property
+    def is_failing(self) -> bool:
+        """Whether the last append failed."""
+        return self._failed_s is not None
+
+    def failing_s(self) -> float:
+        """The time in which every append has failed, from the first one to the last; 0: the last one did not."""
+        return self._failed_s[1] - self._failed_s[0] if self._failed_s is not None else 0.0
 
     def _tidy_if_due(self) -> None:
         if self._untidied_bytes >= TIDY_AFTER_BYTES or self._storage.untidied_bytes >= UNTIDIED_BYTES_MAX:
@@ -295,14 +315,15 @@ class Partition(ReadablePartition):
         self._untidied_bytes = 0
 
     async def enforce_retention(self, now_ms: int, age_ms: int | None = None, bytes_max: int | None = None) -> None:
-        """See `PartitionLog.enforce_retention`, which is housekeeping as well."""
+        """See `PartitionLog.enforce_retention`, which is housekeeping as well. Replicas keep the uncommitted."""
         self._forget_untidied()
         self._forget_idle_producers()
         self.transactions.forget_before(self.log.first_stored())
         if not self.leads:
             age_ms = bytes_max = None  # The leader decides: see `follow_start`.
         before = self._end_before(age_ms) if age_ms is not None else None
-        await self.log.enforce_retention(now_ms, age_ms=age_ms, bytes_max=bytes_max, before=before)
+        keep = self.high_watermark if self._is_replicated else None
+        await self.log.enforce_retention(now_ms, age_ms=age_ms, bytes_max=bytes_max, before=before, keep=keep)
 
     def _end_before(self, age_ms: int) -> int:
         """The end of the log at least `age_ms` ago; 0 if it was not open then.
@@ -381,6 +402,8 @@ class Partition(ReadablePartition):
     def not_leader(self) -> NotLeader:
         """The error of requests that only a leader serves."""
         where = f"node {self.leader} leads it" if self.leader else "no leader of it is known here"
+        if self.role is Role.LEADING:
+            where = "it is about to be led by another node"
         text = f"this broker does not lead {self.id}: {where} in epoch {self.leader_epoch}"
         return NotLeader(text, leader=self.leader, epoch=self.leader_epoch)
 
@@ -391,7 +414,11 @@ class Partition(ReadablePartition):
         """
         assert self._is_replicated, "who is alone has one epoch"
         self.role, self.leads, self.leader, self.leader_epoch = Role.LEADING, True, 0, epoch
-        self._on_durable, self._on_appended = on_durable, on_appended
+        self._on_durable, self._on_appended, self._failed_s = on_durable, on_appended, None
+
+    def hold(self) -> None:
+        """Append nothing more, because another broker is about to lead: appends fail with NotLeader until `lead`."""
+        self.leads = False
 
     def follow(self, leader: int, epoch: int, on_durable: Callable[[], None]) -> None:
         """Follow a leader in an epoch. What waits for this broker as the leader fails with NotLeader."""
@@ -425,6 +452,9 @@ class Partition(ReadablePartition):
         """
         if self.role is not Role.FOLLOWING:
             raise CopyMisplaced(f"this broker does not follow the leader of {self.id}")
+        if batches and batches[-1].leader_epoch > self.leader_epoch:
+            # A former leader may have cut its log before it sent this part of a file.
+            raise CopyMisplaced(f"a copy of a later epoch than {self.leader_epoch} came from its leader")
         log, storage = self.log, self._storage
         before, size, producers = log.bounds()[1], log.size_bytes(), len(log.facts.producers)
         try:
@@ -455,6 +485,21 @@ class Partition(ReadablePartition):
     async def restart_at(self, start: int) -> None:
         """Drop all records, and go on at the leader's start, which lies beyond the end. Raises StorageError."""
         await self._replace_records(self.log.restart_at(start))
+
+    async def know_producers(self, snapshot: bytes) -> None:
+        """Know the producers of the records so far as the leader does: some of these records may never have been here.
+
+        Raises ProtocolError: it is no snapshot. StorageError.
+        """
+        try:
+            producers = Producers.decode(snapshot)
+        except ValueError as error:
+            raise ProtocolError(f"{self.id}: {error}") from error
+        known = self.log.facts.producers
+        if known.before(self.log.bounds()[1]).encode() != snapshot:
+            producers.opened(self._clock.monotonic())
+            await self.log.know_producers(producers)
+            self._storage.producers += len(producers) - len(known)
 
     async def _replace_records(self, change: Awaitable[None]) -> None:
         log, storage = self.log, self._storage

@@ -6,7 +6,7 @@ Law: readers see only records below the stable offset, and none of an aborted tr
 from __future__ import annotations
 
 import logging
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from itertools import takewhile
 from typing import TypeVar
 
@@ -14,7 +14,14 @@ from linn.core.batch.batch import Format, RecordBatch
 from linn.core.batch.builder import slice_batch
 from linn.core.batch.format import NATIVE_ONLY, RECORDS_MAX, Formats
 from linn.core.env.log_fields import log_fields
-from linn.core.errors.tree import BatchMalformed, FormatUnknown, LimitExceeded, LogTruncated, OffsetOutOfRange
+from linn.core.errors.tree import (
+    BatchMalformed,
+    FormatUnknown,
+    LimitExceeded,
+    LogCorrupt,
+    LogTruncated,
+    OffsetOutOfRange,
+)
 from linn.core.log.mark import Mark
 from linn.core.log.storage import READ_BATCHES_MAX, PartitionId, PartitionLog, StoredBatch
 from linn.core.log.storage_stats import StorageStats
@@ -48,6 +55,8 @@ def _encodable(batch: RecordBatch) -> RecordBatch:
 class ReadablePartition:
     """The reading half of `Partition`, which sets the attributes."""
 
+    on_damaged: Callable[[], None] | None = None
+    """Called when a batch of the log is found damaged."""
     id: PartitionId
     log: PartitionLog
     committed: Mark
@@ -124,10 +133,19 @@ class ReadablePartition:
             if offset > stable:
                 raise OffsetOutOfRange(f"offset {offset} of {self.id} is beyond the stable offset {stable}")
             return []
-        batches = list(await self.log.read(offset, bytes_max))[:READ_BATCHES_MAX]
+        batches = list(await self.read_log(offset, bytes_max))[:READ_BATCHES_MAX]
         while batches and batches[-1].base_offset >= stable:
             batches.pop()
         return batches
+
+    async def read_log(self, offset: int, bytes_max: int) -> Sequence[RecordBatch]:
+        """Read the log, and tell of damage. Raises as `PartitionLog.read`."""
+        try:
+            return await self.log.read(offset, bytes_max)
+        except LogCorrupt:
+            if self.on_damaged is not None:
+                self.on_damaged()
+            raise
 
     async def read_whole(self, offset: int, bytes_max: int) -> list[RecordBatch]:
         """Read whole committed batches from the one that holds `offset`, in views of their own.
@@ -229,7 +247,7 @@ class ReadablePartition:
 
     async def batch_at(self, offset: int) -> RecordBatch:
         """The whole batch that holds a committed offset. Raises OffsetOutOfRange, LogCorrupt."""
-        return (await self.log.read(offset, 1))[0]
+        return (await self.read_log(offset, 1))[0]
 
     async def read_stored(
         self, first: int, end: int, bytes_max: int, accepts: Sequence[int] = NATIVE_ONLY

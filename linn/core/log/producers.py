@@ -5,7 +5,8 @@ for each producer, its epoch and its last WINDOW batches; a client has no more i
 
 Laws:
 - The state is a function of the log: `stored` changes it, called for each batch in the order of the log, so that
-  recovery rebuilds it. It is never ahead of the log: a batch is recorded after it was appended.
+  recovery rebuilds it. It is never ahead of the log: a batch is recorded after it was appended. Of records that a
+  replica never had, because its leader had dropped them, the leader tells the producers (`before`).
 - A producer whose partition is known sends a contiguous sequence: a gap is refused. Where the broker chooses the
   partition, its batches are SCATTERED: each partition sees sequences with gaps, and an unseen sequence is new.
 - A batch of an earlier epoch is refused, so a late batch can't follow the one that replaced it.
@@ -201,6 +202,18 @@ class Producers:
                 window = (known.window + window)[-3 * WINDOW :]
                 end = max(known.end, producer.end)
             self._producers[producer_id] = _Producer(producer.epoch, end, producer.last_s, window[:])
+
+    def before(self, offset: int) -> Producers:
+        """The producers as they were when the log ended at an offset, as far as they are remembered."""
+        found = Producers()
+        for producer_id, producer in self._producers.items():
+            window = producer.window
+            count = next((at for at in range(0, len(window), 3) if window[at + 1] >= offset), len(window))
+            # The first later batch of a contiguous lane begins where the earlier ones end.
+            end = window[count] if count < len(window) else producer.end
+            if count or not window:
+                found._producers[producer_id] = _Producer(producer.epoch, end, math.inf, window[:count])
+        return found
 
     # --- snapshots ---
 

@@ -12,6 +12,7 @@ from linn.core.env.file_region import FileRegion
 from linn.core.errors.replication import CopyMisplaced
 from linn.core.errors.tree import BatchMalformed
 from linn.core.log.facts import LogFacts
+from linn.core.log.producers import Producers
 from linn.core.loop.memory_budget import MemoryShare
 
 READ_BATCHES_MAX = 256
@@ -143,6 +144,16 @@ class PartitionLog(Protocol):
         Raises LogClosed, DiskFull, SyncFailed, StorageError.
         """
 
+    async def know_producers(self, producers: Producers) -> None:
+        """Put these in place of the producers of all records so far, dropped ones too.
+
+        For replication: this log may lack records from which the leader knows them. An engine that stores snapshots of
+        its facts makes one, durably.
+
+        Raises LogClosed, DiskFull, SyncFailed, StorageError.
+        """
+        self.facts.producers = producers
+
     def bounds(self) -> tuple[int, int]:
         """(start, end): the first offset that can be read and the offset of the next append."""
 
@@ -153,13 +164,15 @@ class PartitionLog(Protocol):
         """Offset of the first batch whose greatest timestamp is at or after `timestamp_ms`; the end if none."""
 
     async def enforce_retention(
-        self, now_ms: int, *, age_ms: int | None, bytes_max: int | None, before: int | None
+        self, now_ms: int, *, age_ms: int | None, bytes_max: int | None, before: int | None, keep: int | None = None
     ) -> int:
         """Drop whole segments, oldest first, that are older than `age_ms`, over `bytes_max`, or below `before`.
 
-        The newest records are kept, even if over a bound, until their segment is sealed; age also seals. Returns the
-        new start. An engine also does here the work that the non-blocking `append` deferred: the log's owner calls this
-        every few seconds, even without any bound.
+        The newest records are kept, even if over a bound, until their segment is sealed; age also seals. Nothing is
+        dropped from `keep` on, which begins a batch or is the end. Returns the new start.
+
+        An engine also does here the work that the non-blocking `append` deferred: the log's owner calls this every few
+        seconds, even without any bound.
 
         Raises LogClosed, SyncFailed, StorageError.
         """

@@ -6,6 +6,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
 from linn.core.cluster.node import ClusterNode
+from linn.core.cluster.peers import PeerLinks
 from linn.core.connections.certificates import Certificates
 from linn.core.connections.connections import Connections
 from linn.core.env.env import Env
@@ -16,6 +17,7 @@ from linn.core.loop.lag import LoopLag
 from linn.core.loop.memory_budget import MemoryBudget
 from linn.core.ports.observer import Observers
 from linn.core.publish.publisher import Publisher
+from linn.core.replicas.replication import Replication
 from linn.core.routing.router import Router
 from linn.core.topics.topic import Topic
 from linn.core.transactions.coordinator import TransactionCoordinator
@@ -47,7 +49,6 @@ class MetricSource:
     topics: Mapping[str, Topic]
     groups: GroupCoordinator
     transactions: TransactionCoordinator
-    group_storage: str
     routers: Mapping[str, Router]
     publisher: Publisher
     connections: Connections
@@ -58,3 +59,7 @@ class MetricSource:
     measurements: Measurements
     cluster: ClusterNode | None
     """None: the broker is alone."""
+    replication: Callable[[], Replication | None]
+    """Returns the replicas of this broker; None: it is alone."""
+    links: Callable[[], PeerLinks | None]
+    """Returns the links to other brokers; None: there are none."""

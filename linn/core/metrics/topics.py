@@ -100,9 +100,6 @@ def _by_storage(place: int) -> Callable[[MetricSource], Iterable[Sample]]:
     def read(broker: MetricSource) -> Iterable[Sample]:
         totals: dict[str, int] = {}
         logs = [(topic.storage.name, log) for topic in broker.topics.values() for log in _logs(topic)]
-        logs += [
-            (broker.group_storage, state.partition) for state in broker.groups.states if state.partition.log.bounds()[1]
-        ]
         for storage, log in logs:
             statistics = log.log_statistics()
             if statistics is not None:

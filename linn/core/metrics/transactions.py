@@ -33,10 +33,7 @@ def _unreadable(broker: MetricSource) -> Iterable[Sample]:
 
 
 def _held_s(broker: MetricSource) -> Iterable[Sample]:
-    """The age of the oldest transaction at a stable offset, by topic.
-
-    A transaction left open by an earlier start of the broker is at least as old as this start.
-    """
+    """The age of the oldest transaction at a stable offset, by topic; since the start, if it goes on from before."""
     ages, now_s = dict.fromkeys(broker.topics, 0.0), broker.env.clock.monotonic()
     for partition in _held(broker):
         opened_s = broker.transactions.opened_s(next(iter(partition.open_transactions())))
@@ -72,8 +69,7 @@ TRANSACTION_METRICS: tuple[Metric, ...] = (
         "counter",
         ("reason",),
         "Transactions that were aborted: `asked` by their client; after their `timeout`; `fenced`, as another client "
-        "took over the name; by an `operator`; or because a member of a `group` had lost a partition whose offset was "
-        "to be committed.",
+        "took over the name; or by an `operator`.",
         lambda broker: [((reason.value,), count) for reason, count in broker.transactions.aborted.items()],
     ),
     Metric(

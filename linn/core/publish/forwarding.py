@@ -20,9 +20,10 @@ class PassedPublishes(Protocol):
         """Pass a publish on when there is room for it. One task at a time.
 
         A node carries these publishes out in the order in which they came; so if one is refused, later ones may be
-        under way. `producers`: as for `PublishLinks.publish`. `tell` is called once, later, with the results or one of
-        the errors of `PublishLinks.publish`; not after `close`. A publish of numbered batches, which can be sent again
-        in any case, ends with PeerUnreachable in place of PeerUnknown.
+        under way. `producers`: the first ids of the blocks that the batches use, with the keys that prove whose they
+        are. `tell` is called once, later, with the results, an error of the publish with the texts of the other broker,
+        or PeerUnknown: it may be stored, or not; not after `close`. A publish of numbered batches, which can be sent
+        again in any case, ends with PeerUnreachable in place of PeerUnknown.
 
         Raises PeerUnreachable, PeerRefused, PeerStale: it was not passed on. Cancellation: it was not passed on.
         """
@@ -36,17 +37,3 @@ class PublishLinks(Protocol):
 
     def passing(self, principal: Principal) -> PassedPublishes:
         """Begin to pass on the publishes of one connection; `close` it."""
-
-    async def publish(
-        self, node: int, request: PublishRequest, principal: Principal, producers: Mapping[int, int]
-    ) -> Sequence[PublishResult]:
-        """Let another broker publish to one of its topics, and wait until it has confirmed all of it.
-
-        `producers`: the first ids of the blocks that the batches use, with the keys that prove whose they are.
-
-        Raises:
-            LinnErrors of the publish, with the texts of the other broker.
-            PeerUnreachable, PeerRefused, PeerStale: nothing was stored.
-            PeerUnknown: it may be stored, or not.
-        Cancellation: it may be stored, or not.
-        """

@@ -7,8 +7,9 @@ of its use, without a step between.
 from __future__ import annotations
 
 from array import array
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from copy import copy
+from functools import partial
 from itertools import compress
 from operator import not_
 from typing import NamedTuple
@@ -19,7 +20,8 @@ from linn.core.batch.format import Formats
 from linn.core.batch.record import RESERVED_LABELS
 from linn.core.batch.steps import STEP_RECORDS, Steps
 from linn.core.errors.auth import Forbidden
-from linn.core.errors.tree import BatchMalformed, LinnError, MessageInvalid, ProducerDuplicate, TopicFull
+from linn.core.errors.replication import NotLeader
+from linn.core.errors.tree import BatchMalformed, LinnError, MessageInvalid, ProducerDuplicate, TopicFull, TopicUnknown
 from linn.core.log.producers import OFFSET_UNKNOWN, Numbered, numbers_of
 from linn.core.publish.request import PublishRequest, RefusedRecords
 from linn.core.routing.budget import PublishBudget
@@ -50,6 +52,20 @@ class Destination(NamedTuple):
     """Whether an interceptor dropped it, so that the partition only has to know that it came."""
 
 
+Indexes = Callable[[], Sequence[int]]
+"""Returns the ascending indexes of some records of a batch."""
+
+
+class Elsewhere(NamedTuple):
+    """The topics of another broker that receive a batch, or the same part of it."""
+
+    leader: int
+    topics: tuple[str, ...]
+    batch: RecordBatch
+    indexes: Indexes
+    """The indexes in the whole batch."""
+
+
 class Planned(NamedTuple):
     """The fate of one batch."""
 
@@ -57,6 +73,7 @@ class Planned(NamedTuple):
     returned: list[int]
     """Ranges of the records that no topic takes: first, end, first, end and so on."""
     refused: Sequence[RefusedRecords] = ()
+    elsewhere: Sequence[Elsewhere] = ()
 
 
 class Plan:
@@ -67,17 +84,30 @@ class Plan:
         "_catalog",
         "_formats",
         "_limits",
+        "_passes_on",
         "_refused_numbers",
         "_request",
         "_seen",
         "_version",
         "budget",
+        "is_split",
     )
 
     def __init__(
-        self, catalog: Catalog, limits: BatchLimits, formats: Formats, request: PublishRequest, access: Access
+        self,
+        catalog: Catalog,
+        limits: BatchLimits,
+        formats: Formats,
+        request: PublishRequest,
+        access: Access,
+        *,
+        passes_on: bool = False,
     ) -> None:
-        """`access`: the caller's, which may publish to the target."""
+        """
+        Args:
+            access: the caller's, which may publish to the target.
+            passes_on: whether other brokers are asked to store shares of it; if not, it is refused where they would.
+        """
         self._access = access
         self._catalog = catalog
         self._limits = limits
@@ -87,6 +117,9 @@ class Plan:
         self._refused_numbers = 0
         self._seen: list[tuple[Topic, tuple[object, ...]]] = []
         """Topics with the state that decides whether they take a batch, and into which partition."""
+        self._passes_on = passes_on
+        self.is_split = False
+        """Whether other brokers store some or all of it."""
         self.budget = PublishBudget()
 
     def made(self) -> Steps[list[Planned]]:
@@ -113,6 +146,8 @@ class Plan:
                 if refusals:
                     planned = yield from self._without(batch, refusals)
                 found.append(planned)
+                if planned.elsewhere:
+                    self.is_split = True
             finally:
                 batch.forget_body()
         return found
@@ -125,7 +160,11 @@ class Plan:
         if request.to_exchange:
             return (yield from self._routed(batch, refusals))
         try:
-            pieces = yield from self._pieces(self._catalog.topic(request.target), batch, request.partition)
+            topic = self._catalog.topic(request.target)
+            if topic.led_by is not None and (leader := self._leader_of(topic)):
+                self._seen.append((topic, _state_of(topic)))
+                return Planned([], [], elsewhere=[Elsewhere(leader, (), batch, partial(range, batch.count))])
+            pieces = yield from self._pieces(topic, batch, request.partition)
         except LinnError as error:
             if not _is_noted(error, range(batch.count), refusals):
                 raise
@@ -134,11 +173,16 @@ class Plan:
 
     def _routed(self, batch: RecordBatch, refusals: list[LinnError]) -> Steps[Planned]:
         """The destinations that an exchange gives a batch."""
-        budget = self.budget
-        if self._request.target == DEFAULT_EXCHANGE and not self._access.is_full:
+        request, budget = self._request, self.budget
+        if request.topics:
+            if request.target == DEFAULT_EXCHANGE:
+                self._access.check_all([Need(PUBLISH, TOPIC, name) for name in request.topics])
+            chosen = [(name, batch) for name in request.topics]
+            return (yield from self._among(chosen, lambda name: range(batch.count), refusals))
+        if request.target == DEFAULT_EXCHANGE and not self._access.is_full:
             yield from self._check_topics(batch)
         try:
-            routed = yield from self._catalog.router(self._request.target).route_steps(batch, budget)
+            routed = yield from self._catalog.router(request.target).route_steps(batch, budget)
             if routed.errors:
                 refusals += routed.refusals()
             parts = (yield from routed.part_steps(budget)) if not refusals else []
@@ -146,21 +190,55 @@ class Plan:
             if not _is_noted(error, range(batch.count), refusals):
                 raise
             return Planned([], [])
+        planned = yield from self._among(parts, routed.indexes_of, refusals)
+        return planned._replace(returned=routed.unroutable()) if request.wants_returned else planned
+
+    def _among(
+        self,
+        parts: Sequence[tuple[str, RecordBatch]],
+        indexes_of: Callable[[str], Sequence[int]],
+        refusals: list[LinnError],
+    ) -> Steps[Planned]:
+        """The destinations of the parts of a batch. `indexes_of`: the records of the part of a topic."""
         found: list[Destination] = []
+        away: dict[tuple[int, int], Elsewhere] = {}
         for name, part in parts:
             try:
-                pieces = yield from self._pieces(self._catalog.topic(name), part, -1)
+                topic = self._catalog.topic(name)
+                if topic.led_by is not None and (leader := self._leader_of(topic)):
+                    self._seen.append((topic, _state_of(topic)))
+                    yield from self._check_fit(topic, part)
+                    alike = away.get((leader, id(part)))
+                    topics = (*alike.topics, name) if alike is not None else (name,)
+                    away[leader, id(part)] = Elsewhere(leader, topics, part, partial(indexes_of, name))
+                    self.budget.store([part])
+                    continue
+                pieces = yield from self._pieces(topic, part, -1)
             except LinnError as problem:
+                if isinstance(problem, TopicUnknown) and self._request.topics:
+                    problem = NotLeader(f"topic {name} is not known here yet, or no more")
                 shown = shown_to(self._access, problem, name)
                 # The other topics are asked about what is left: most refuse the same records.
-                if not _is_noted(shown, routed.indexes_of(name), refusals):
+                if not _is_noted(shown, indexes_of(name), refusals):
                     raise shown from None
                 return Planned([], [])
-            budget.store([piece.batch for piece in pieces])
+            self.budget.store([piece.batch for piece in pieces])
             found += pieces
             if len(parts) > 1:
                 yield
-        return Planned(found, routed.unroutable() if self._request.wants_returned else [])
+        return Planned(found, [], elsewhere=list(away.values()))
+
+    def _leader_of(self, topic: Topic) -> int:
+        """The broker that leads a topic; 0: this one.
+
+        Raises NotLeader: there is none, or it is not asked.
+        """
+        if topic.led_by is None:
+            return 0
+        error = topic.led_by()
+        if not self._passes_on or not error.leader:
+            raise error
+        return error.leader
 
     def _check_topics(self, batch: RecordBatch) -> Steps[None]:
         """Check that the caller may publish to the topics that a batch names for the default exchange. Raises
@@ -189,7 +267,8 @@ class Plan:
             planned = yield from self._attempt(part, errors)
         ends = zip(planned.returned[::2], planned.returned[1::2], strict=True)
         returned = [left[index] for first, end in ends for index in range(first, end)]
-        return Planned(planned.destinations, ranges_of(returned), refused)
+        away = [each._replace(indexes=partial(_indexes_in, left, each.indexes)) for each in planned.elsewhere]
+        return Planned(planned.destinations, ranges_of(returned), refused, away)
 
     def _ranges_of(self, error: LinnError, left: Sequence[int], gone: bytearray) -> Steps[list[int]]:
         """The records that an error is about, as ranges of indexes in the batch, and mark them as `gone` from `left`.
@@ -223,17 +302,14 @@ class Plan:
 
     def _pieces(self, topic: Topic, batch: RecordBatch, partition: int) -> Steps[list[Destination]]:
         """Split a batch for a topic by partition; -1: its partitioner chooses."""
-        if topic.is_own:
-            raise Forbidden(f"only the broker writes to {topic.name}")
         if topic.led_by is not None:
             topic.check_led()
         if partition >= 0:
             topic.partition(partition)
-        self._seen.append((topic, (topic.settings, topic.interceptors, len(topic.partitions))))
+        self._seen.append((topic, (topic.settings, topic.interceptors, len(topic.partitions))))  # As `_state_of`.
         limit = topic.settings.message_bytes_max
-        may_be_over = limit is not None and (batch.body_bytes > limit or batch.format)
-        if may_be_over and not topic.interceptors:  # Or each may become another.
-            yield from check_steps(batch, limit, self.budget)
+        if topic.is_own or (limit is not None and (batch.body_bytes > limit or batch.format)):
+            yield from self._check_fit(topic, batch)
         admitted = topic.admit(batch, self.budget)
         if admitted is None:
             return self._dropped(batch)
@@ -245,17 +321,28 @@ class Plan:
             self.budget.store([piece for _, piece in pieces])
         return [Destination(topic, *piece) for piece in pieces]
 
+    def _check_fit(self, topic: Topic, batch: RecordBatch) -> Steps[None]:
+        """Check that clients may write to a topic, and that no message is too large for it."""
+        if topic.is_own:
+            raise Forbidden(f"only the broker writes to {topic.name}")
+        limit = topic.settings.message_bytes_max
+        may_be_over = limit is not None and (batch.body_bytes > limit or batch.format)
+        if may_be_over and not topic.interceptors:  # Or each may become another.
+            yield from check_steps(batch, limit, self.budget)
+
     def is_current(self) -> bool:
         """Whether all its topics still exist, and are as they were when they admitted their parts."""
         topics = self._catalog.topics
-        return all(
-            topics.get(topic.name) is topic and (topic.settings, topic.interceptors, len(topic.partitions)) == seen
-            for topic, seen in self._seen
-        )
+        return all(topics.get(topic.name) is topic and _state_of(topic) == seen for topic, seen in self._seen)
 
     def may_have_lost_a_topic(self) -> bool:
         """Whether an unknown topic may have been deleted after an exchange had named it."""
         return self._request.to_exchange and self._catalog.exchanges.version != self._version
+
+
+def _state_of(topic: Topic) -> tuple[object, ...]:
+    """The state of a topic that decides whether it takes a batch here, and into which partition."""
+    return topic.settings, topic.interceptors, len(topic.partitions)
 
 
 def _label_refusals(batch: RecordBatch) -> Steps[list[LinnError]]:
@@ -278,6 +365,11 @@ def _label_refusals(batch: RecordBatch) -> Steps[list[LinnError]]:
         yield
     text = f'label "{wrong[:80]}": names that begin with "{RESERVED_LABELS}" are reserved for the broker'
     return [MessageInvalid(text).of_messages(found)] if found else []
+
+
+def _indexes_in(outer: Sequence[int], inner: Indexes) -> Sequence[int]:
+    """The indexes, in a batch, of some records of a part of it that has these records."""
+    return [outer[index] for index in inner()]
 
 
 def _is_noted(error: LinnError, records: Sequence[int], refusals: list[LinnError]) -> bool:
@@ -303,15 +395,17 @@ def recognize(request: PublishRequest, planned: list[Planned]) -> list[Planned]:
     if len(planned) != 1 or not request.batches[0].producer_id:
         return planned
     numbers = numbers_of(request.batches[0])
-    destinations = [_recognized(destination, numbers) for destination in planned[0].destinations]
+    is_part = bool(planned[0].elsewhere or request.topics)
+    destinations = [_recognized(destination, numbers, is_part) for destination in planned[0].destinations]
     return [planned[0]._replace(destinations=destinations)]
 
 
-def _recognized(destination: Destination, numbers: Numbered) -> Destination:
+def _recognized(destination: Destination, numbers: Numbered, is_part: bool) -> Destination:
+    """`is_part`: whether other brokers store a share of the publish, and it may be sent again for them alone."""
     try:
         known = destination.topic.partitions[destination.partition].find(numbers, destination.batch.offset_span)
     except ProducerDuplicate:
-        if not destination.dropped:
+        if not destination.dropped and not is_part:
             raise
         known = OFFSET_UNKNOWN
     return destination if known is None else destination._replace(known=known)

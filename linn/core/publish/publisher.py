@@ -13,20 +13,17 @@ Between the check of a plan and the end of storing it no other task runs.
 
 from __future__ import annotations
 
-from collections import deque
 from collections.abc import Awaitable, Callable, Iterator, Sequence
 from contextlib import contextmanager
 from types import TracebackType
-from typing import NamedTuple, TypeVar
+from typing import Protocol, TypeVar
 
 import trio
 
 from linn.core.batch.batch import TRANSACTIONAL, BatchLimits, RecordBatch
 from linn.core.batch.format import Formats
-from linn.core.batch.steps import TURN_S, Steps
-from linn.core.env.env import Spawn
+from linn.core.batch.steps import Steps
 from linn.core.errors.auth import Forbidden
-from linn.core.errors.replication import NotLeader
 from linn.core.errors.tree import BrokerStopping, LinnError, TopicUnknown
 from linn.core.log.mark import Mark
 from linn.core.log.producers import numbers_of
@@ -38,19 +35,18 @@ from linn.core.publish.lane_order import LaneOrder
 from linn.core.publish.passed_on import PassedOn
 from linn.core.publish.plan import Destination, Plan, Planned, recognize, without_room
 from linn.core.publish.producer_ids import PRODUCER_BITS, OwnedProducers
-from linn.core.publish.request import PublishAnswers, PublishRequest, PublishResult
+from linn.core.publish.request import PublishRequest, PublishResult
+from linn.core.publish.split_publish import Outcome, SplitPublish, nodes_of
 from linn.core.queue.semantics import Acks, ConfirmWhen
 from linn.core.routing.budget import PublishBudget
 from linn.core.routing.default_exchange import DEFAULT_EXCHANGE
 from linn.core.security.access import Access
 from linn.core.topics.catalog import Catalog
+from linn.core.topics.topic import Topic
 from linn.core.transactions.coordinator import TransactionCoordinator
+from linn.core.transactions.participant import Participant
 from linn.rights import CONFIGURE, EXCHANGE, PUBLISH, SEE, TOPIC
 
-INLINE_STEPS_MAX = 64
-"""Limit of the steps that a request may take where it is read, if they fit into a turn: small publishes need one to
-three.
-"""
 WAITING_BYTES = BATCH_BYTES = 512
 """Memory that a waiting publish takes besides its data, and that each of its batches takes."""
 
@@ -58,6 +54,16 @@ BegunPlan = tuple[Plan, Steps[list[Planned]]]
 """A plan, and its remaining steps."""
 Stored = tuple[list[PublishResult], list[tuple[Mark, int]]]
 """The result of each batch; and the marks that confirm them, each by passing its offset."""
+
+
+class StoreTurn(Protocol):
+    """The order of a lane, which a plan has to wait for before it is stored."""
+
+    def has_come(self, request: PublishRequest, nodes: frozenset[int]) -> bool:
+        """Whether a publish may be stored by these brokers now; 0: this one. Raises ProducerOutOfOrder."""
+
+    async def come(self) -> None:
+        """Wait until there is no publish under way that has to be stored before."""
 
 
 class Publisher:
@@ -88,17 +94,10 @@ class Publisher:
         """Failed requests, by the error's code."""
         self.unrouted_batches = 0
         """Batches that were published and stored nowhere."""
+        self.joins: Participant | None = None
+        """The broker's part in the transactions of its cluster, set by the composition root; None: it is alone."""
         self.links: PublishLinks | None = None
         """The links to the other brokers of the cluster, set by the composition root; None: there are none."""
-
-    def lane(
-        self, answers: PublishAnswers, spawn: Spawn, principal: Principal, owned: OwnedProducers, *, forwards: bool
-    ) -> PublishLane:
-        """Make a lane for the publishes of one connection. `spawn` starts a task that ends with the connection.
-
-        `forwards`: whether publishes may go on to the broker that leads their topic.
-        """
-        return PublishLane(self, answers, spawn, principal, owned, self.links if forwards else None)
 
     async def publish(
         self, request: PublishRequest, principal: Principal, owned: OwnedProducers
@@ -111,19 +110,41 @@ class Publisher:
         for batch in request.batches:
             if batch.producer_id and batch.producer_id >> PRODUCER_BITS not in owned.blocks:
                 raise self.foreign(request, batch, owned)
-        with self._counted(_held_bytes(request)):
+        with self._counted(held_bytes(request)):
             try:
-                results, awaits = await self.carry_out(request, access)
-            except NotLeader as error:
-                if self.links is None or not error.leader:
-                    raise
-                return await forwarded(self.links, error.leader, request, principal, owned)
+                (stored, awaits), split = await self.carry_out(request, access, passes_on=self.links is not None)
             except LinnError as error:
                 self.count_refused(request, error)
                 raise
+            results: Sequence[PublishResult] = stored
+            if split is not None:
+                results = await self._publish_elsewhere(split, principal, owned)
         for mark, end in awaits:
             await mark.wait(end)
         return results
+
+    async def _publish_elsewhere(
+        self, split: SplitPublish, principal: Principal, owned: OwnedProducers
+    ) -> Sequence[PublishResult]:
+        """Let other brokers store their shares; returns the results of all.
+
+        Raises the LinnErrors of the shares. Cancellation: they may be stored, or not.
+        """
+        assert self.links is not None, "a publish is split where there are links"
+        passed_on, ended, outcomes = PassedOn(self.links, principal, owned), trio.Event(), list[Outcome]()
+
+        def told(outcome: Outcome) -> None:
+            outcomes.append(outcome)
+            ended.set()
+
+        try:
+            await passed_on.begin(split, told)
+            await ended.wait()
+        finally:
+            passed_on.close()
+        if isinstance(outcomes[0], LinnError):
+            raise outcomes[0]
+        return outcomes[0]
 
     def foreign(self, request: PublishRequest, batch: RecordBatch, owned: OwnedProducers) -> LinnError:
         """The error of a publish of a batch whose producer id the session does not own, which is counted here.
@@ -138,29 +159,46 @@ class Publisher:
         self.count_refused(request, found)
         return found
 
-    async def carry_out(self, request: PublishRequest, access: Access, begun: BegunPlan | None = None) -> Stored:
-        """Publish while other tasks take turns; returns the results and the marks that confirm them.
+    async def carry_out(
+        self,
+        request: PublishRequest,
+        access: Access,
+        begun: BegunPlan | None = None,
+        turn: StoreTurn | None = None,
+        *,
+        passes_on: bool = False,
+    ) -> tuple[Stored, SplitPublish | None]:
+        """Publish while other tasks take turns; returns the results, the marks that confirm them, and the shares of
+        other brokers, which are still to be passed on.
 
         `begun`: a plan whose first steps are done. Raises LinnError. Cancellation: nothing is stored.
         """
         while True:
             try:
-                return await self._carry_out(request, access, begun)
+                return await self._carry_out(request, access, begun, turn, passes_on=passes_on)
             except Forbidden as error:
                 if not error.undecided:
                     raise
                 begun = None
                 await access.decide(error.undecided)
 
-    async def _carry_out(self, request: PublishRequest, access: Access, begun: BegunPlan | None) -> Stored:
+    async def _carry_out(
+        self,
+        request: PublishRequest,
+        access: Access,
+        begun: BegunPlan | None,
+        turn: StoreTurn | None,
+        *,
+        passes_on: bool,
+    ) -> tuple[Stored, SplitPublish | None]:
         if self.make_topic is not None and self.lacks_topic(request):
             access.check(PUBLISH, TOPIC, request.target)
             access.check(CONFIGURE, TOPIC, request.target)
             await self.make_topic(request.target)
         is_long = begun is not None
         while True:
-            full = None
-            plan, steps = begun or self.begin(request, access)
+            full, has_turn, lacking = None, True, None
+            plan, steps = begun or self.begin(request, access, passes_on=passes_on)
             begun = None
             task = self.long_work.task(immediate=not is_long)
             with PartsMemory(plan.budget, task, self.memory, self.parts_turn) as parts:
@@ -173,12 +211,27 @@ class Publisher:
                 # From here to the end of `store` no other task runs: the checks hold.
                 if plan.is_current():
                     planned = recognize(request, planned)
+                    has_turn = turn is None or turn.has_come(request, nodes_of(planned))
                     full = without_room(planned, access)
-                    if full is None:
-                        return self.store(request, planned, access)
+                    lacking = self.lacks_permission(request, planned)
+                    if full is None and has_turn and lacking is None:
+                        stored = self.store(request, planned, access)
+                        return stored, SplitPublish(request, stored[0], planned) if plan.is_split else None
                 planned.clear()  # Drop these parts before others are made.
-            if full is not None:
+            if turn is not None and not has_turn:
+                await turn.come()
+            elif full is not None:
                 await self._wait_room(request, full)
+            elif lacking is not None and self.joins is not None:
+                batch = request.batches[0]
+                await self.joins.join(lacking, batch.producer_id, batch.transaction)
+
+    def lacks_permission(self, request: PublishRequest, planned: Sequence[Planned]) -> Topic | None:
+        """A topic that has to join the transaction of a publish before it is stored; None: there is none."""
+        joins, batches = self.joins, request.batches
+        if joins is None or not batches or not batches[0].attributes & TRANSACTIONAL:
+            return None
+        return joins.lacking(batches[0], [each.topic for each in planned[0].destinations])
 
     async def _wait_room(self, request: PublishRequest, full: Destination) -> None:
         """Wait until a topic has room for a part of this size: all parts are made again then."""
@@ -196,13 +249,13 @@ class Publisher:
         finally:
             self.memory.give_back(size)
 
-    def begin(self, request: PublishRequest, access: Access) -> BegunPlan:
+    def begin(self, request: PublishRequest, access: Access, *, passes_on: bool = False) -> BegunPlan:
         """Begin a plan, if the caller may publish there. Raises BrokerStopping, Forbidden."""
         if not request.to_exchange or request.target != DEFAULT_EXCHANGE:  # The plan checks topics named for that one.
             access.check(PUBLISH, EXCHANGE if request.to_exchange else TOPIC, request.target)
         if self.long_work.is_stopping:
             raise BrokerStopping("the broker is stopping")
-        plan = Plan(self.catalog, self.limits, self.formats, request, access)
+        plan = Plan(self.catalog, self.limits, self.formats, request, access, passes_on=passes_on)
         return plan, plan.made()
 
     def lacks_topic(self, request: PublishRequest) -> bool:
@@ -235,7 +288,8 @@ class Publisher:
         for batch, plan in zip(request.batches, planned, strict=True):
             if batch.attributes & TRANSACTIONAL:  # It is alone in its request: nothing was stored before it.
                 partitions = [each.topic.partitions[each.partition] for each in plan.destinations]
-                self.transactions.check_write(batch.producer_id, batch.transaction, partitions)
+                transactions = self.joins or self.transactions
+                transactions.check_write(batch.producer_id, batch.transaction, partitions)
             result = self._store_batch(batch, plan, request.acks, awaits)
             hides = request.to_exchange and not access.is_full
             if hides and not all(access.may(SEE, TOPIC, each.topic.name) for each in plan.destinations):
@@ -248,9 +302,9 @@ class Publisher:
     def _store_batch(
         self, batch: RecordBatch, plan: Planned, acks: Acks, awaits: list[tuple[Mark, int]]
     ) -> PublishResult:
-        destinations, returned, refused = plan
+        destinations, returned, refused, elsewhere = plan
         copies = 0
-        taken: set[int] = set()
+        taken = {id(each.batch) for each in elsewhere}
         base_offset = -1
         numbers = numbers_of(batch) if batch.producer_id else None
         for topic, index, part, known, dropped in destinations:
@@ -262,23 +316,25 @@ class Publisher:
             if known is not None:
                 base_offset, end = known, partition.repeated(known, part.offset_span)
             else:
-                if len(destinations) > 1:
+                if len(destinations) > 1 or taken:
                     # Each log stamps its own copy; the first takes the bytes as they are.
                     if id(part) in taken:
                         part = RecordBatch(bytearray(part.message))
                     taken.add(id(part))
                 base_offset = topic.append(partition, part, numbers)
                 end = base_offset + part.offset_span
-                if batch.attributes & TRANSACTIONAL:
+                if batch.attributes & TRANSACTIONAL and self.joins is None:
                     self.transactions.wrote(batch.producer_id, topic, index, end)
             copies += part.count
             # Waits are rare: with fsync = "os" a batch is committed when it is appended.
             if partition.committed.offset < end:
                 when = topic.semantics.confirm_when(acks)
                 if when is not ConfirmWhen.ACCEPTED:
-                    mark = partition.durable if when is ConfirmWhen.DURABLE else partition.committed
+                    # A transaction over brokers commits what was confirmed, and no leader may lose it then.
+                    is_durable = when is ConfirmWhen.DURABLE and not (self.joins and batch.transaction)
+                    mark = partition.durable if is_durable else partition.committed
                     awaits.append((mark, end))
-        if not copies and not refused:
+        if not copies and not refused and not elsewhere:
             self.unrouted_batches += 1
         wanted = batch.count - sum([refusal.number for refusal in refused]) if refused else batch.count
         if len(destinations) == 1 and copies == wanted and base_offset >= 0:
@@ -296,216 +352,7 @@ def _check_replicas(request: PublishRequest, planned: Sequence[Planned]) -> None
                 topic.logs.check_enough()
 
 
-class _Waiting(NamedTuple):
-    """A publish that waits for earlier ones, for a topic, for room or for its turn."""
-
-    request: PublishRequest
-    ticket: int
-    bytes: int
-    begun: BegunPlan | None
-    """A plan that takes long."""
-
-
-class PublishLane:
-    """The publishes of one connection, in order."""
-
-    def __init__(
-        self,
-        publisher: Publisher,
-        answers: PublishAnswers,
-        spawn: Spawn,
-        principal: Principal,
-        owned: OwnedProducers,
-        links: PublishLinks | None,
-    ) -> None:
-        self._principal = principal
-        self._links = links
-        self._publisher = publisher
-        self._owned = owned
-        self._memory = publisher.memory
-        self._monotonic = publisher.long_work.monotonic
-        self._answers = answers
-        self._spawn = spawn
-        self._access = principal.access
-        self._waiting: deque[_Waiting] = deque()
-        self._passed_on: PassedOn | None = None
-        """Set with the first publish that goes on to another broker."""
-        self.waiting_bytes = 0
-        """Bytes of waiting publishes and of those at another broker, which count in the share `received` and against
-        the connection's limit.
-        """
-
-    @property
-    def is_waiting(self) -> bool:
-        """Whether a publish waits, or is at another broker."""
-        return bool(self._waiting or self._is_passing())
-
-    def close(self) -> None:
-        """Drop waiting publishes: the connection is gone."""
-        self._memory.give_back(self.waiting_bytes)
-        self.waiting_bytes = 0
-        self._waiting.clear()
-        if self._passed_on is not None:
-            self._passed_on.close()
-        del self._answers, self._spawn
-
-    def publish(self, request: PublishRequest, ticket: int) -> None:
-        """Carry out a publish, or queue it behind waiting ones; `answers` gets the outcome, perhaps at once."""
-        publisher, begun = self._publisher, None
-        order = publisher.order
-        for batch in request.batches:
-            if batch.producer_id and batch.producer_id >> PRODUCER_BITS not in self._owned.blocks:
-                self._answers.refused(ticket, publisher.foreign(request, batch, self._owned))
-                return
-        try:
-            if (
-                not self._waiting
-                and (self._passed_on is None or not self._passed_on.count)
-                and (publisher.make_topic is None or not publisher.lacks_topic(request))
-            ):
-                if order.missing and not self._is_led_elsewhere(request):
-                    order.check(request)
-                begun = publisher.begin(request, self._access)
-                planned = self._planned_inline(begun[1])
-                if planned is not None:
-                    begun = None
-                    if request.batches[0].producer_id:
-                        planned = recognize(request, planned)
-                    if without_room(planned, self._access) is None:
-                        self._answers.stored(ticket, *publisher.store(request, planned, self._access))
-                        if order.missing:
-                            order.settled(request)
-                        return
-        except LinnError as error:
-            if not self._can_wait(request, error):
-                self._refuse(request, ticket, error)
-                return
-            begun = None  # Another broker, or the authorizer, is being asked: the lane waits for its answer.
-        self._wait(request, ticket, begun)
-
-    def _planned_inline(self, steps: Steps[list[Planned]]) -> list[Planned] | None:
-        """Run the steps of a plan that fit into a turn; returns its result, or None if it takes longer."""
-        try:
-            next(steps)
-            until_s = self._monotonic() + TURN_S
-            for _ in range(INLINE_STEPS_MAX):
-                next(steps)
-                if self._monotonic() > until_s:
-                    break
-        except StopIteration as end:
-            planned: list[Planned] = end.value
-            return planned
-        return None
-
-    def _can_wait(self, request: PublishRequest, error: LinnError) -> bool:
-        """Whether a publish that was refused at once may succeed in its turn."""
-        if isinstance(error, NotLeader):
-            return self._links is not None and error.leader > 0
-        return isinstance(error, Forbidden) and bool(error.undecided)
-
-    def count_error(self, topic: str | None, error: LinnError) -> None:
-        """Count, for the metrics, a request that was refused before it came here: to a topic, or an exchange (None)."""
-        self._publisher.count_error(topic, error)
-
-    def _refuse(self, request: PublishRequest, ticket: int, error: LinnError) -> None:
-        self._publisher.count_refused(request, error)
-        order = self._publisher.order
-        if self._links is not None and self._is_led_elsewhere(request):
-            order = self._elsewhere(self._links).order
-        order.refused(request, error)
-        self._answers.refused(ticket, error)
-
-    # --- waiting ---
-
-    def _wait(self, request: PublishRequest, ticket: int, begun: BegunPlan | None) -> None:
-        size = _held_bytes(request)
-        self._waiting.append(_Waiting(request, ticket, size, begun))
-        self.waiting_bytes += size
-        self._memory.used_bytes += size
-        if len(self._waiting) == 1:
-            self._spawn(self._publish_waiting)
-
-    async def _publish_waiting(self) -> None:
-        """Carry out waiting publishes in order."""
-        waiting = self._waiting
-        while waiting:
-            first = waiting[0]
-            is_done = True
-            try:
-                if not self._is_led_elsewhere(first.request):
-                    if self._passed_on is not None:
-                        await self._passed_on.until_none()
-                    self._publisher.order.check(first.request)
-                # No checkpoint between the two: what is stored is answered.
-                stored = await self._publisher.carry_out(first.request, self._access, first.begun)
-                self._answers.stored(first.ticket, *stored)
-                self._publisher.order.settled(first.request)
-            except NotLeader as error:
-                is_done = not await self._pass_on(first, error)
-            except LinnError as error:
-                self._refuse(first.request, first.ticket, error)
-            except Exception as error:
-                self._answers.failed(first.ticket, error)
-            waiting.popleft()
-            if is_done:
-                self._done(first)
-
-    def _is_led_elsewhere(self, request: PublishRequest) -> bool:
-        topic = None if request.to_exchange else self._publisher.catalog.topics.get(request.target)
-        return topic is not None and topic.led_by is not None
-
-    def _elsewhere(self, links: PublishLinks) -> PassedOn:
-        if self._passed_on is None:
-            self._passed_on = PassedOn(links, self._principal, self._owned)
-        return self._passed_on
-
-    def _is_passing(self) -> bool:
-        return self._passed_on is not None and self._passed_on.count > 0
-
-    async def _pass_on(self, first: _Waiting, error: NotLeader) -> bool:
-        """Let the broker that leads the topic carry out a publish; returns whether it is under way, or was refused.
-
-        Behind an exchange it is the leader of one of the topics, which refuses the publish unless it leads all of them.
-        """
-        request = first.request
-        if self._links is None or not error.leader:
-            self._refuse(request, first.ticket, error)
-            return False
-        passed_on = self._elsewhere(self._links)
-
-        def told(outcome: Sequence[PublishResult] | LinnError) -> None:
-            if isinstance(outcome, LinnError):
-                self._publisher.count_refused(request, outcome)
-                self._answers.refused(first.ticket, outcome)
-            else:
-                self._answers.stored(first.ticket, outcome, [])
-            self._done(first)
-
-        try:
-            await passed_on.begin(error.leader, request, told)
-        except LinnError as refusal:
-            self._publisher.count_refused(request, refusal)
-            self._answers.refused(first.ticket, refusal)
-            return False
-        except Exception as bug:
-            self._answers.failed(first.ticket, bug)
-            return False
-        return True
-
-    def _done(self, waiting: _Waiting) -> None:
-        self.waiting_bytes -= waiting.bytes
-        self._memory.give_back(waiting.bytes)
-        self._answers.room()
-
-
-async def forwarded(
-    links: PublishLinks, leader: int, request: PublishRequest, principal: Principal, owned: OwnedProducers
-) -> Sequence[PublishResult]:
-    """Let the broker that leads a topic carry out a publish. Raises as `PublishLinks.publish`."""
-    return await links.publish(leader, request, principal, owned.keys_of(request.batches))
-
-
-def _held_bytes(request: PublishRequest) -> int:
+def held_bytes(request: PublishRequest) -> int:
     """The memory that a publish takes while it waits."""
     return WAITING_BYTES + len(request.target) + sum([BATCH_BYTES + batch.size for batch in request.batches])
 
@@ -528,7 +375,7 @@ class PartsMemory:
         self._share = share
         self._parts_turn = parts_turn
         self._has_turn = False
-        self._held_bytes = 0
+        self.held_bytes = 0
 
     def __enter__(self) -> PartsMemory:
         return self
@@ -536,7 +383,7 @@ class PartsMemory:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        self._share.give_back(self._held_bytes)
+        self._share.give_back(self.held_bytes)
         if self._has_turn:
             self._parts_turn.release()
 
@@ -556,6 +403,6 @@ class PartsMemory:
                 self._has_turn = True
 
     def _count(self) -> None:
-        more = self._budget.parts_bytes - self._held_bytes
-        self._held_bytes += more
+        more = self._budget.parts_bytes - self.held_bytes
+        self.held_bytes += more
         self._share.used_bytes += more

@@ -23,6 +23,10 @@ class PublishRequest(NamedTuple):
     acks: Acks = "all"
     wants_returned: bool = False
     """Whether the results list the records that no topic takes."""
+    topics: Sequence[str] = ()
+    """The topics behind the exchange that the batches go to, as the broker that they come from has found; none: the
+    exchange decides.
+    """
 
 
 class RefusedRecords(NamedTuple):

@@ -117,6 +117,11 @@ class QueueConsumer:
         """See `delivery.Consumer.ended`."""
         return self._queue.closed or self._reason is not None
 
+    @property
+    def topic(self) -> str:
+        """The name of the topic."""
+        return self._queue.topic
+
     def _check_open(self) -> None:
         """Check that records may be delivered and settled. Raises the reason of the end, or a closed queue's error."""
         if self._reason is not None:

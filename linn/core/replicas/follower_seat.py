@@ -10,6 +10,7 @@ from typing import Protocol
 
 import trio
 
+from linn.core.batch.batch import RecordBatch
 from linn.core.cluster.following import NEWS_BATCHES_MAX, LogNews
 from linn.core.env.env import Clock
 from linn.core.errors.replication import NotLeader
@@ -17,9 +18,14 @@ from linn.core.errors.tree import OffsetOutOfRange
 from linn.core.log.partition import Partition
 from linn.core.log.replication.events import Match
 from linn.core.log.replication.leader import Leader
+from linn.core.log.storage import StoredBatch
+from linn.core.replicas.log_numbers import is_data
+from linn.core.replicas.replication_counts import ReplicationCounts
 
 TELL_S = 0.1
 """Interval at which a watermark alone is told: a follower needs it when it is elected, and readers never."""
+
+SeatNews = LogNews[RecordBatch | StoredBatch]
 
 
 class FollowedTopic(Protocol):
@@ -27,6 +33,7 @@ class FollowedTopic(Protocol):
 
     logs: dict[int, Partition]
     clock: Clock
+    counts: ReplicationCounts
 
     @property
     def leader(self) -> Leader | None:
@@ -48,13 +55,17 @@ class TopicSeat:
     def __init__(
         self, replica: FollowedTopic, leader: Leader, node: int, session: str, matches: Mapping[int, Match]
     ) -> None:
-        self.matches = matches
+        logs = replica.logs
+        self.matches = {n: it._replace(producers=_producers(logs, n, it.at)) for n, it in matches.items()}
         self._replica = replica
         self._leader = leader
         self._node = node
         self._session = session
         self._sent = {number: match.at for number, match in matches.items()}
         """The offset after the last record that was sent, by log."""
+        self._checked: set[int] = set()
+        """Logs whose first records here were read and checked. Later ones are sent from their files as they are: if the
+        follower finds one damaged it follows again, and the leader finds the damage itself."""
         self._told: dict[int, tuple[int, int]] = {}
         """(start, watermark) of each log, as told last."""
         self._told_s = float("-inf")
@@ -114,9 +125,9 @@ class TopicSeat:
                 del self._changed[number]
         return False, has_numbers
 
-    async def take(self, bytes_max: int) -> Sequence[LogNews]:
+    async def take(self, bytes_max: int) -> Sequence[SeatNews]:
         """See `FollowerSeat.take`."""
-        found: list[LogNews] = []
+        found: list[SeatNews] = []
         bytes_left, batches_left = bytes_max, NEWS_BATCHES_MAX
         for number in list(self._changed):
             news = await self._news_of(number, bytes_left, found)
@@ -131,21 +142,28 @@ class TopicSeat:
                 break
         self._check()
         self._told_s = self._replica.clock.monotonic()
+        self._replica.counts.sent_bytes += bytes_max - bytes_left
         return found
 
-    async def _news_of(self, number: int, bytes_max: int, found: Sequence[LogNews]) -> LogNews | None:
+    async def _news_of(self, number: int, bytes_max: int, found: Sequence[SeatNews]) -> SeatNews | None:
         """The news of one log; None: there are none, or they do not fit behind `found`."""
         partition = self._replica.logs.get(number)
         if partition is None or number not in self._sent:
             return None
         start, end = partition.log.bounds()
-        offset = max(self._sent[number], start)
-        batches = []
+        offset, producers = max(self._sent[number], start), b""
+        if start > self._sent[number]:
+            producers, self._sent[number] = _producers(self._replica.logs, number, start), start
+        batches: list[RecordBatch | StoredBatch] = []
         if offset < end:
-            try:
-                batches = list(await partition.log.read(offset, bytes_max))
-            except OffsetOutOfRange:
-                return None  # Dropped meanwhile: the start is told next.
+            if number in self._checked:
+                batches = list(partition.log.read_nowait(offset, bytes_max))
+            if not batches:
+                try:
+                    batches = list(await partition.read_log(offset, bytes_max))
+                except OffsetOutOfRange:
+                    return None  # Dropped meanwhile: the start is told next.
+                self._checked.add(number)
             room = NEWS_BATCHES_MAX - sum(len(news.batches) for news in found)
             del batches[room:]
             if found and sum([batch.size for batch in batches]) > bytes_max:
@@ -153,13 +171,19 @@ class TopicSeat:
             if batches:
                 self._sent[number] = batches[-1].end_offset
         told = start, partition.high_watermark
-        if not batches and self._told.get(number) == told:
+        if not batches and not producers and self._told.get(number) == told:
             return None
         self._told[number] = told
-        return LogNews(number, *told, batches)
+        return LogNews(number, *told, batches, producers)
 
     def leave(self) -> None:
         """See `FollowerSeat.leave`."""
         if not self._has_left:
             self.end()
             self._replica.left(self, self._leader, self._node, self._session)
+
+
+def _producers(logs: Mapping[int, Partition], number: int, before: int) -> bytes:
+    """A snapshot of the producers of the records before an offset of a log; b"": it has none."""
+    found = logs[number].log.facts.producers.before(before) if is_data(number) and number in logs else ()
+    return found.encode() if found else b""

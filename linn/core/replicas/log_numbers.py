@@ -7,6 +7,7 @@ groups.
 from __future__ import annotations
 
 from linn.core.errors.tree import ProtocolError
+from linn.core.groups.topic_positions import groups_log
 from linn.core.log.storage import PartitionId
 from linn.core.topics.shared_entry import OWN_QUEUE, SHARED_MAX, state_topic
 from linn.core.topics.topic import Topic
@@ -15,11 +16,6 @@ KIND_BITS = 16
 """Bits for the number of a partition."""
 _INDEX = (1 << KIND_BITS) - 1
 _GROUPS = 2 + SHARED_MAX
-
-
-def groups_log(topic: str) -> PartitionId:
-    """The log of the positions that groups have in a topic."""
-    return PartitionId(f"__g.{topic}", 0)
 
 
 def logs_of(topic: Topic) -> list[PartitionId]:
@@ -41,6 +37,11 @@ def number_of(topic: str, id: PartitionId) -> int:
         return _GROUPS << KIND_BITS
     prefix = id.topic.removesuffix(f".{topic}")
     return int(prefix.removeprefix("__s") or OWN_QUEUE) + 1 << KIND_BITS | id.index
+
+
+def is_data(number: int) -> bool:
+    """Whether a log is one of the topic's partitions."""
+    return not number >> KIND_BITS
 
 
 def subscription_of(number: int) -> int:

@@ -9,6 +9,7 @@ from uuid import UUID
 from linn.core.cluster.following import FollowLane
 from linn.core.env.env import Clock, Rng
 from linn.core.log.replication.events import ChangeIsr
+from linn.core.replicas.replication_counts import ReplicationCounts
 
 
 class ReplicaHost(Protocol):
@@ -16,6 +17,7 @@ class ReplicaHost(Protocol):
 
     clock: Clock
     rng: Rng
+    counts: ReplicationCounts
 
     @property
     def number(self) -> int:
@@ -42,6 +44,15 @@ class ReplicaHost(Protocol):
 
     async def begin_epoch(self, topic: UUID) -> None:
         """Lead in the next epoch; returns when its replica knows of it. Raises NotLeader, MetadataError."""
+
+    def retreat(self, topic: UUID, *, is_damaged: bool) -> None:
+        """Let another broker lead, soon, because this one can't go on: its disk is full, or its log is damaged."""
+
+    async def recovered(self, topic: UUID) -> None:
+        """Note that this broker is fit again. Raises MetadataError."""
+
+    async def pace(self, bytes: int) -> None:
+        """Wait as long as this broker has to, after so many bytes of topics with which it is not in sync."""
 
     async def open_lane(self, node: int) -> FollowLane:
         """Open a lane to the leader. Raises PeerError."""

@@ -10,19 +10,20 @@ takes no other role. The logs stay open in all roles; the topic that is open at 
 from __future__ import annotations
 
 import logging
-from collections.abc import Collection, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
 from functools import partial
 
 import trio
 
+from linn.core.batch.batch import RecordBatch
 from linn.core.cluster.following import FollowLane, LogNews
 from linn.core.cluster.view import BackOff
 from linn.core.env.env import Clock
 from linn.core.env.log_fields import log_fields
 from linn.core.errors.metadata import MetadataError, MetadataUnknown, RevisionConflict
 from linn.core.errors.replication import NotEnoughReplicas, NotLeader
-from linn.core.errors.tree import LinnError, ProtocolError, SyncFailed
+from linn.core.errors.tree import LinnError, ProtocolError, StorageError, SyncFailed
 from linn.core.log.partition import Partition
 from linn.core.log.replication.events import (
     ChangeIsr,
@@ -31,6 +32,7 @@ from linn.core.log.replication.events import (
     Cut,
     Follow,
     GoOffline,
+    Lag,
     Lead,
     LogTable,
     Match,
@@ -43,7 +45,7 @@ from linn.core.log.replication.leader import Leader
 from linn.core.log.replication.replica import Replica
 from linn.core.log.storage import PartitionId, PartitionLog
 from linn.core.replicas.follower_seat import TopicSeat
-from linn.core.replicas.log_numbers import id_of, number_of, subscription_of
+from linn.core.replicas.log_numbers import id_of, is_data, number_of, subscription_of
 from linn.core.replicas.replica_host import ReplicaHost
 from linn.core.topics.change import sync_names
 from linn.core.topics.topic import Topic
@@ -51,6 +53,10 @@ from linn.descriptions import ReplicasDescription
 
 logger = logging.getLogger("linn.cluster")
 
+APPENDS_FAIL_S = 10.0
+"""Time without an append, for lack of disk space, after which a leader lets another broker lead."""
+RETREAT_AGAIN_S = 10.0
+"""Pause between attempts to let another broker lead: there may be none."""
 NEWS_BYTES_MAX = 1 << 20
 """Bytes asked for at a time: enough for the overhead of a message not to count, and sent within milliseconds."""
 
@@ -63,6 +69,7 @@ class TopicReplica:
         self.topic = topic
         self.key = key
         self.clock: Clock = host.clock
+        self.counts = host.counts
         self.logs: dict[int, Partition] = {}
         self.is_recovered = False
         """Whether this broker leads, and all that the logs held when it was elected is committed."""
@@ -76,9 +83,13 @@ class TopicReplica:
         self._changed = trio.lowlevel.ParkingLot()
         """Wakes what waits for another role, or for the topic to be closed here."""
         self._following = trio.CancelScope()
-        self._is_changing = self._serves = self._is_closed = False
+        self._is_changing = self._serves = self._departs = self._recovers = self._is_closed = False
+        self._is_full = False
+        """Whether the disk did not take the last records of the leader."""
         self._back_off = BackOff(host.clock, host.rng)
         self._said = ""
+        self._retreat_s = float("-inf")
+        """The time of the last attempt to let another broker lead."""
 
     # --- logs --------------------------------------------------------------------------------------------------------
 
@@ -98,7 +109,7 @@ class TopicReplica:
         if found is not None:
             return found
         partition = await self.topic.make_log(id, is_replicated=True)
-        partition.on_closed = partial(self._closed, number)
+        partition.on_closed, partition.on_damaged = partial(self._closed, number), self._damaged
         self.logs[number], self._plain[number] = partition, partition.log
         leader, follower = self.leader, self._rules.follower
         if leader is not None:
@@ -157,7 +168,20 @@ class TopicReplica:
         if part is None:
             return None
         in_sync = sorted(self.leader.part.isr if self.leader is not None else part.isr)
-        return {"leader": part.leader, "epoch": part.epoch, "nodes": sorted(part.replicas), "in_sync": in_sync}
+        return {
+            "leader": part.leader,
+            "epoch": part.epoch,
+            "nodes": sorted(part.replicas),
+            "in_sync": in_sync,
+            "followers": [
+                {"node": node, "is_linked": lag.is_linked, "lag_records": lag.records, "lag_s": round(lag.seconds, 3)}
+                for node, lag in self.lags().items()
+            ],
+        }
+
+    def lags(self) -> dict[int, Lag]:
+        """Measure how far the other replicas are behind, by node; of none unless this broker leads."""
+        return self.leader.lags(self.clock.monotonic()) if self.leader is not None else {}
 
     # --- the role ----------------------------------------------------------------------------------------------------
 
@@ -201,6 +225,8 @@ class TopicReplica:
 
     def session_changed(self, session: str, *, is_held: bool) -> None:
         """This node has this session; `is_held`: it can't have ended."""
+        if self._is_changing:
+            return  # It is told again afterwards: a follower follows anew in another session.
         rules = self._rules
         if session != rules.session:
             rules.session_began(session)
@@ -217,6 +243,8 @@ class TopicReplica:
         if self._rules.leader is not None:
             self._rules.leader.tick(self.clock.monotonic())
             self.obey()
+            if any(partition.failing_s() >= APPENDS_FAIL_S for partition in self.logs.values()):
+                self._retreat(is_damaged=False)
 
     @property
     def is_stranded(self) -> bool:
@@ -237,6 +265,72 @@ class TopicReplica:
         if self.leader is None or self._rules.epoch <= epoch:
             raise self.not_leader()
 
+    # --- leaving -----------------------------------------------------------------------------------------------------
+
+    @property
+    def is_failing(self) -> bool:
+        """Whether the disk has not taken the last records here."""
+        if self.leader is None:
+            return self._is_full
+        return any(partition.is_failing for partition in self.logs.values())
+
+    @property
+    def is_member(self) -> bool:
+        """Whether this broker is in the in-sync set, as far as it knows."""
+        return self._part is not None and self._host.number in self._part.isr
+
+    @property
+    def epoch(self) -> int:
+        """The latest epoch that this broker has seen; 0: none."""
+        return self._rules.epoch
+
+    @property
+    def has_successor(self) -> bool:
+        """Whether this broker leads, and another one is in the in-sync set."""
+        return self.leader is not None and len(self.leader.part.isr) > 1
+
+    def _damaged(self) -> None:
+        if self.leader is not None:
+            self._retreat(is_damaged=True)
+
+    def _retreat(self, *, is_damaged: bool) -> None:
+        now_s = self.clock.monotonic()
+        if now_s - self._retreat_s >= RETREAT_AGAIN_S:
+            self._retreat_s = now_s
+            self._host.retreat(self.topic.id, is_damaged=is_damaged)
+
+    @property
+    def _begins_anew(self) -> bool:
+        """Whether the logs here are damaged, and this broker is in no in-sync set that they could harm."""
+        part, node = self._part, self._host.number
+        return part is not None and node in part.unfit and node not in part.isr
+
+    def hold(self) -> None:
+        """Take no publishes, because another broker is about to lead."""
+        for partition in self._data_logs():
+            partition.hold()
+
+    def release(self) -> None:
+        """Take publishes again, if this broker leads on."""
+        if self.leader is not None:
+            for number, partition in self.logs.items():
+                self._lead(number, partition)
+
+    def depart(self) -> None:
+        """Follow no more, so that no leader adds this broker again; and take no publishes if another one may lead."""
+        self._departs = True
+        self._following.cancel()
+        if self.has_successor:
+            self.hold()
+
+    async def committed(self) -> None:
+        """Wait until all publishes that were taken are committed. Raises NotLeader."""
+        for partition in self._data_logs():
+            await partition.committed.wait(partition.log.bounds()[1])
+
+    def _data_logs(self) -> list[Partition]:
+        return [partition for number, partition in self.logs.items() if is_data(number)]
+
     def obey(self) -> None:
         """Carry out what the rules say."""
         while commands := self._rules.take_commands():
@@ -250,6 +344,7 @@ class TopicReplica:
                     self.logs[number].commit(offset)
                     self._tell_seats(number)
             case Lead(epoch):
+                self.counts.elections += 1
                 self._stop_following()
                 self.topic.leader_epoch = epoch
                 for number, partition in self.logs.items():
@@ -291,7 +386,7 @@ class TopicReplica:
 
     def _stop_following(self) -> None:
         """End the role that this broker had: it takes another one, or the same anew."""
-        self._wanted, self.is_recovered = None, False
+        self._wanted, self.is_recovered, self._is_full = None, False, False
         self._following.cancel()
         self._end_seats()
         self._changed.unpark_all()
@@ -307,17 +402,21 @@ class TopicReplica:
         else:
             about = {"topic": self.topic.name, "nodes": ", ".join(map(str, sorted(change.isr)))}
             logger.info("topic %(topic)s is in sync at nodes %(nodes)s", about)
+            self.counts.expansions += bool(change.added)
+            self.counts.shrinkages += not change.added
             leader.changed(change, revision)
         self.obey()
 
     # --- followers ---------------------------------------------------------------------------------------------------
 
-    def follow(self, node: int, session: str, epoch: int, tables: Mapping[int, LogTable]) -> TopicSeat:
+    def follow(
+        self, node: int, session: str, epoch: int, tables: Mapping[int, LogTable], silent_s: Callable[[], float]
+    ) -> TopicSeat:
         """See `FollowedLogs.follow`."""
         leader = self._rules.leader
         if leader is None or node == self._host.number:
             raise self.not_leader()
-        matches = leader.followed(node, epoch, session, tables, self.clock.monotonic())
+        matches = leader.followed(node, epoch, session, tables, silent_s, self.clock.monotonic())
         if node in self._seats:
             self._seats[node].end()
         seat = self._seats[node] = TopicSeat(self, leader, node, session, matches)
@@ -346,7 +445,7 @@ class TopicReplica:
         """Follow whenever another broker leads, until closed. Raises SyncFailed."""
         while not self._is_closed:
             wanted, follower = self._wanted, self._rules.follower
-            if wanted is None or follower is None:
+            if wanted is None or follower is None or self._departs:
                 await self._changed.park()
                 continue
             with trio.CancelScope() as self._following:
@@ -376,21 +475,52 @@ class TopicReplica:
 
     async def _follow(self, lane: FollowLane, follower: Follower) -> None:
         """Raises LinnError: the reason for the end."""
-        matches = await lane.follow(self.topic.id, follower.epoch, follower.request().request)
+        begins_anew, tables = self._begins_anew, follower.request().request
+        ends = [f"{it.id} up to {it.log.bounds()[1]}, {it.high_watermark} confirmed" for it in self._data_logs()]
+        had = ", ".join(ends)
+        if begins_anew:
+            tables = {number: LogTable(0, 0, ()) for number in tables}
+        matches = await lane.follow(self.topic.id, follower.epoch, tables)
         follower.answered(matches)
         with self._changing():
-            await self._match(matches)
-        self._back_off.reset()
-        self._said = ""
+            await self._match(matches, begins_anew=begins_anew)
+        if begins_anew:
+            text = "topic %(topic)s is copied anew, since it was damaged here. It had %(ends)s"
+            logger.warning(text, {"topic": self.topic.name, "ends": had})
+            await self._host.recovered(self.topic.id)
         while True:
             durable = {number: partition.durable.offset for number, partition in self.logs.items()}
             news = await lane.replicate(follower.acknowledge(durable), NEWS_BYTES_MAX)
-            for each in news:
-                await self._store(follower, each)
+            self.counts.received_bytes += sum([batch.size for each in news for batch in each.batches])
+            try:
+                for each in news:
+                    await self._store(follower, each)
+            except StorageError:
+                self._is_full = True
+                raise
+            self._back_off.reset()
+            self._said = ""
             for each in news:
                 if each.batches:
                     partition = self.logs[each.number]
                     await partition.durable.wait(partition.log.bounds()[1])
+                    self._note_append()
+            if not self.is_member:
+                await self._host.pace(sum(batch.size for each in news for batch in each.batches))
+
+    def _note_append(self) -> None:
+        """The disk takes records: this broker may be elected as any other."""
+        self._is_full = False
+        if self._part is not None and self._host.number in self._part.unfit and not self._recovers:
+            self._recovers = True
+            self._host.spawn(self._try_to_recover)
+
+    async def _try_to_recover(self) -> None:
+        try:
+            with suppress(MetadataError):
+                await self._host.recovered(self.topic.id)
+        finally:
+            self._recovers = False
 
     @contextmanager
     def _changing(self) -> Iterator[None]:
@@ -404,19 +534,25 @@ class TopicReplica:
             self._changed.unpark_all()
             self._host.look_again(self.topic.id)
 
-    async def _match(self, matches: Mapping[int, Match]) -> None:
+    async def _match(self, matches: Mapping[int, Match], *, begins_anew: bool) -> None:
         # The leader has all logs of the topic. By this broker's own catalog it could delete a log that was made anew.
         await self.keep_subscriptions({subscription_of(number) for number in matches})
         for number, match in matches.items():
             partition = await self._make(number, id_of(self.topic.name, number))
             bounds = partition.log.bounds()
-            if isinstance(match, Cut) and match.at < bounds[1]:
+            if begins_anew:
+                await partition.restart_at(match.at)
+            elif isinstance(match, Cut) and match.at < bounds[1]:
+                text = "%(partition)s: its records %(first)d to %(last)d are cut off, as its leader lacks them"
+                logger.warning(text, {"partition": str(partition.id), "first": match.at, "last": bounds[1] - 1})
                 await partition.cut(match.at)
             elif not isinstance(match, Cut) and bounds != (match.at, match.at):
                 await partition.restart_at(match.at)
+            if match.producers:
+                await partition.know_producers(match.producers)
             self._rules.cut(number)
 
-    async def _store(self, follower: Follower, news: LogNews) -> None:
+    async def _store(self, follower: Follower, news: LogNews[RecordBatch]) -> None:
         partition = self.logs.get(news.number)
         if partition is None or not follower.follows(news.number):
             raise ProtocolError(f"the leader sends records of log {news.number}, which does not follow")
@@ -424,6 +560,8 @@ class TopicReplica:
         if news.start > end:
             with self._changing():
                 await partition.restart_at(news.start)
+                if news.producers:
+                    await partition.know_producers(news.producers)
         if news.batches:
             partition.append_copy(news.batches)
         if news.start > start:

@@ -12,9 +12,12 @@ from linn.core.security.quota import Quota
 from linn.core.security.rule import OWN_PREFIX, Rule
 from linn.core.security.users import NO_LIMITS
 from linn.rights import AUDIT, BROKER, CONFIGURE, PUBLISH, SEE, TOPIC, Need
+from linn.verbs import TRANSACTIONS_TOPIC
 
 ALTERING = (PUBLISH, CONFIGURE)
-"""Operations on a topic that no rule allows on the audit trail."""
+"""Operations on a topic that no rule allows on a topic of linn's own."""
+OWN_TOPICS = (AUDIT_TOPIC, TRANSACTIONS_TOPIC)
+"""The audit trail, and the log of a cluster's transactions: who may audit may read them, and only linn alters them."""
 ANSWERS_MAX = 16_384
 """Limit of the remembered answers of one user, each of about 200 bytes; names may come from the client."""
 
@@ -130,7 +133,7 @@ class Access:
         return rule.operations <= self._by_prefix(rule.kind, rule.name)
 
     def _decided(self, operation: str, kind: str, name: str) -> bool:
-        if kind == TOPIC and name == AUDIT_TOPIC:
+        if kind == TOPIC and name in OWN_TOPICS:
             return operation not in ALTERING and self.may(AUDIT, BROKER)
         return self._remember((operation, kind, name), self._by_rules(operation, kind, name))
 
@@ -153,18 +156,18 @@ class Access:
 
 
 class FullAccess(Access):
-    """Every right: of all callers where no rights are configured. The audit trail can't be altered even so."""
+    """Every right: of all callers where no rights are configured. Topics of linn's own can't be altered even so."""
 
     __slots__ = ()
     is_full = True
 
     def may(self, operation: str, kind: str, name: str = "") -> bool:
-        """Whether it does not alter the audit trail."""
-        return name != AUDIT_TOPIC or operation not in ALTERING
+        """Whether it does not alter a topic of linn's own."""
+        return name not in OWN_TOPICS or operation not in ALTERING
 
     def check(self, operation: str, kind: str, name: str = "") -> None:
         """See `Access.check`."""
-        if name == AUDIT_TOPIC:
+        if name in OWN_TOPICS:
             super().check(operation, kind, name)
 
     def of_session(self, on_refused: Callable[[Need], None]) -> Access:

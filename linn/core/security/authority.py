@@ -18,8 +18,7 @@ from weakref import ReferenceType, ref
 import trio
 
 from linn.core.errors.auth import Forbidden
-from linn.core.errors.names import AUDIT_TOPIC
-from linn.core.security.access import ALTERING, ANSWERS_MAX, Access
+from linn.core.security.access import ALTERING, ANSWERS_MAX, OWN_TOPICS, Access
 from linn.core.security.quota import Quota
 from linn.core.security.rule import Rule
 from linn.rights import AUDIT, BROKER, SEE, TOPIC, Need
@@ -307,5 +306,5 @@ class AskedAccess(Access):
 
 
 def _asked_for(need: Need) -> Need:
-    """The right on which one depends: `audit`, for the audit trail."""
-    return Need(AUDIT, BROKER) if need.kind == TOPIC and need.name == AUDIT_TOPIC else need
+    """The right on which one depends: `audit`, for a topic of linn's own."""
+    return Need(AUDIT, BROKER) if need.kind == TOPIC and need.name in OWN_TOPICS else need

@@ -1,8 +1,11 @@
-"""The bytes that a topic holds, which each publish to a topic with a limit asks for."""
+"""The bytes that a topic holds, which each publish to a topic with a limit asks for, and their surplus."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
+
+from linn.core.log.partition import Partition
+from linn.core.queue.partition_queue import PartitionQueue
 
 
 class HeldBytes:
@@ -26,3 +29,19 @@ class HeldBytes:
             self._known[index] = held
         self.changed.clear()
         return self._total
+
+
+async def drop_surplus(partition: Partition, partition_queue: PartitionQueue | None, share: int) -> int:
+    """Drop a partition's oldest records beyond its share of bytes; returns the number of records that readers had."""
+    log = partition.log
+    start, end = log.bounds()
+    surplus = log.size_bytes() - share
+    if surplus <= 0 or end <= start:
+        return 0
+    before = min(end, start + -(-surplus * (end - start) // log.size_bytes()), partition.high_watermark)
+    if partition_queue is not None and surplus <= share:
+        partition_queue.drop_waiting(before)
+        before = min(before, partition_queue.trimming.trimmable_before())
+    dropped = partition.readable_count(start, before)
+    await log.trim(before=before)
+    return dropped

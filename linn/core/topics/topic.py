@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import contextlib
 import logging
-from collections.abc import Awaitable, Callable, Iterator, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
 from itertools import compress
@@ -20,7 +20,6 @@ from linn.core.batch.format import Formats
 from linn.core.batch.steps import run_steps
 from linn.core.config.topic_settings import BindingSettings, TopicSettings
 from linn.core.env.env import Clock, Spawn
-from linn.core.errors.names import AUDIT_TOPIC
 from linn.core.errors.replication import NotLeader
 from linn.core.errors.texts import counted
 from linn.core.errors.tree import (
@@ -33,8 +32,9 @@ from linn.core.errors.tree import (
     TopicFull,
     TopicReplaced,
 )
-from linn.core.groups.coordinator import Stream
+from linn.core.groups.coordinator import GroupCoordinator, Stream
 from linn.core.groups.reader import StreamReader
+from linn.core.groups.topic_positions import groups_log
 from linn.core.log.partition import Partition
 from linn.core.log.producers import Numbered
 from linn.core.log.state_log import StateLog
@@ -48,10 +48,10 @@ from linn.core.queue.queue import Queue
 from linn.core.queue.semantics import DeliverySemantics
 from linn.core.routing.budget import PublishBudget
 from linn.core.routing.partition_choice import PartitionChoice
-from linn.core.topics.change import TopicChange, sync_names
-from linn.core.topics.clipped_logs import ClippedLogs, StateHolder
+from linn.core.topics.change import TopicChange, close_log, sync_names
+from linn.core.topics.clipped_logs import ClippedLogs
 from linn.core.topics.deletion import TopicDeletion
-from linn.core.topics.held_bytes import HeldBytes
+from linn.core.topics.held_bytes import HeldBytes, drop_surplus
 from linn.core.topics.message_limit import check_steps
 from linn.core.topics.retired_subscriptions import RetiredSubscriptions
 from linn.core.topics.shared_entry import OWN_QUEUE, SharedEntry, state_topic
@@ -97,7 +97,7 @@ class Topic:
         """The topic's own, and of no other topic that has its name before or after it."""
         self.id_halves = id.int >> 64, id.int & (1 << 64) - 1
         """The upper and the lower half of `id`."""
-        self.is_own = name == AUDIT_TOPIC
+        self.is_own = name.startswith("__")
         """Whether only the broker writes to the topic and changes it."""
         self.leader_epoch = host.leader_epoch
         """The epoch in which new logs are opened."""
@@ -110,6 +110,8 @@ class Topic:
         self.partitions: dict[int, Partition] = {}
         self.subscriptions: dict[str, Queue] = {}
         """Shared subscriptions by name: the named ones, and the topic's own queue, if it is one, as ""."""
+        self.positions: StateLog | None = None
+        """The log of the positions of groups; None: no group has read the topic yet, or its positions are in memory."""
         self.entries: dict[str, SharedEntry] = {}
         """Metadata of named subscriptions, also while some of their logs are still to be deleted."""
         self.live_bindings: list[BindingSettings] = []
@@ -122,7 +124,7 @@ class Topic:
         self.choice = choice
         self.storage = host.storage
         self._host = host
-        self._engine = host.engine
+        self.engine = host.engine
         self._clock = host.clock
         self._spawn = host.spawn
         self.publish_errors = 0
@@ -159,7 +161,7 @@ class Topic:
     def resign(self, led_by: Callable[[], NotLeader]) -> None:
         """Close the topic, but not its logs, because another broker leads it: consumers end, publishes are refused."""
         self._leave(led_by())
-        self.led_by, self.subscriptions = led_by, {}
+        self.led_by, self.subscriptions, self.positions = led_by, {}, None
         self.partitions.clear()
         self._held.changed.clear()
 
@@ -185,7 +187,7 @@ class Topic:
 
     async def make_log(self, id: PartitionId, *, is_replicated: bool = False) -> Partition:
         """Open one of the topic's logs, which is made if there is none. Raises LogCorrupt, StorageError."""
-        log = await self._engine.open(id)
+        log = await self.engine.open(id)
         host = self._host
         about = host.storage, host.clock, host.spawn, self.leader_epoch, host.formats
         return Partition(id, log, *about, is_replicated=is_replicated)
@@ -196,8 +198,28 @@ class Topic:
     @property
     def keeps_state(self) -> bool:
         """Whether the state of subscriptions is in logs: it survives a restart of this broker, or its loss."""
-        is_kept = self._engine.capabilities.survives_restart or (self.settings.replicas or 1) > 1
+        is_kept = self.engine.capabilities.survives_restart or self.settings.is_replicated
         return is_kept and self.semantics.survives_restart
+
+    @property
+    def lacks_positions(self) -> bool:
+        """Whether `open_positions` has to be called before a group may read the topic."""
+        return self.positions is None and (self.logs is not None or self.engine.capabilities.survives_restart)
+
+    async def open_positions(self, groups: GroupCoordinator) -> None:
+        """Open the log of the positions of groups, which is made if there is none, unless it is open or not needed.
+
+        Raises LogCorrupt, StorageError: call it again.
+        """
+        if self.lacks_positions:
+            state = StateLog(await self._open_log(groups_log(self.name)), self._clock)
+            try:
+                self._clipped.add([await groups.adopt(self.name, state, self.ends())])
+            except LinnError:
+                if self.logs is None:
+                    await close_log(state.partition)
+                raise
+            self.positions = state
 
     async def _open_state(self, number: int, index: int) -> StateLog | None:
         if not self.keeps_state:
@@ -219,8 +241,8 @@ class Topic:
             for index in range(len(self.partitions), settings.partitions):
                 change.partitions[index] = await self._open_log(PartitionId(self.name, index))
             await self._prepare(change)
-            states = [partition_queue.log.state for partition_queue in change.partition_queues]
-            await sync_names([*change.partitions.values(), *(it.partition for it in states if it is not None)])
+            states = _state_logs(change.partition_queues)
+            await sync_names([*change.partitions.values(), *(state.partition for state in states)])
             if settings.kind not in (self.settings.kind, "both"):
                 await self._retired.prepare(self.partitions.values())
         except LinnError:
@@ -311,12 +333,12 @@ class Topic:
         Raises StorageError: some logs are left.
         """
         queue, entry = self.subscriptions.pop(name, None), self.entries[name]
-        deletion = TopicDeletion(self._engine, self.make_log)
+        deletion = TopicDeletion(self.engine, self.make_log)
         topic = state_topic(entry.number, self.name)
         logs = [PartitionId(topic, index) for index in range(self.settings.partitions)]
         if queue is not None:
             await queue.close()
-            await deletion.delete_open(_state_logs(queue))
+            await deletion.delete_open([state.partition for state in _state_logs(queue.partition_queues)])
             for partition_queue in queue.partition_queues:
                 partition_queue.log.clipped = False  # Its log is replaced by none.
         if self.logs is not None:
@@ -324,16 +346,16 @@ class Topic:
         if self.semantics.survives_restart:
             await deletion.delete_rest(logs)
 
+    def ends(self) -> dict[int, int]:
+        """The end of each partition's log."""
+        return {index: partition.log.bounds()[1] for index, partition in self.partitions.items()}
+
     @property
     def stream(self) -> Stream | None:
         """The topic as groups read it; None: it is a queue."""
         if self.settings.kind == "queue":
             return None
         return Stream(self.partitions, self.semantics.settles_on_delivery, self.id.bytes)
-
-    def hold_back(self, holder: StateHolder) -> None:
-        """Store nothing while a state log is ahead of the records."""
-        self._clipped.add([holder])
 
     def check_id(self, high: int, low: int) -> None:
         """Check that a reader means this topic, by the halves of the id that it knows; 0: it knows none.
@@ -486,43 +508,32 @@ class Topic:
         bytes_max = self.settings.bytes_max
         if bytes_max is None:
             return
-        share = (bytes_max - bytes_max // DROP_HEAD_SHARE) // len(self.partitions)
-        dropped, missed = 0, self.missed_records
+        missed, dropped, is_queue = self.missed_records, 0, self.settings.kind == "queue"
         for index, partition in list(self.partitions.items()):
-            log = partition.log
-            queue = self.queue if self.settings.kind == "queue" else None
+            share = (bytes_max - bytes_max // DROP_HEAD_SHARE) // max(1, len(self.partitions))
+            queue = self.queue if is_queue else None
             partition_queue = queue.partition_queues[index] if queue is not None else None
-            if partition_queue is not None:
-                await log.trim(before=partition_queue.trimming.trimmable_before())
-            start, end = log.bounds()
-            surplus = log.size_bytes() - share
-            if surplus > 0 and end > start:
-                drop = -(-surplus * (end - start) // log.size_bytes())
-                before = min(end, start + drop, partition.high_watermark)
-                if partition_queue is not None and surplus <= share:
-                    partition_queue.drop_waiting(before)
-                    before = min(before, partition_queue.trimming.trimmable_before())
-                dropped += partition.readable_count(start, before)
-                await log.trim(before=before)
+            if partition_queue is not None and partition.leads:
+                await partition.log.trim(before=partition_queue.trimming.trimmable_before())
+            if not partition.leads:
+                return  # The log follows another leader's, whose records it must have.
+            dropped += await drop_surplus(partition, partition_queue, share)
         self._follow_start()
-        self.dropped_records += self.missed_records - missed if self.settings.kind == "queue" else dropped
+        self.dropped_records += max(0, self.missed_records - missed) if is_queue else dropped
 
     @property
     def missed_records(self) -> int:
         """The number of records that retention or overflow dropped before the queue settled them."""
-        return (
-            sum(partition_queue.missed_records for partition_queue in self.queue.partition_queues)
-            if self.queue is not None
-            else 0
-        )
+        queue = self.queue
+        return sum(it.missed_records for it in queue.partition_queues) if queue is not None else 0
 
-    async def enforce_retention(self) -> None:
-        """Drop records that a stream no longer keeps, and let all logs do their housekeeping.
+    async def enforce_retention(self, *, drops_old: bool = True) -> None:
+        """Drop records that a stream no longer keeps, by age if `drops_old`, and let all logs do their housekeeping.
 
         A queue's records are trimmed as they are settled, state logs when they are compacted.
         """
         now_ms, is_queue = self._clock.now_ms(), self.settings.kind == "queue"
-        age_ms = None if is_queue else self.settings.retention_ms
+        age_ms = self.settings.retention_ms if drops_old and not is_queue else None
         bytes_max = None if is_queue else self.settings.retention_bytes
         for partition in list(self.partitions.values()):
             await partition.enforce_retention(now_ms, age_ms, bytes_max)
@@ -532,11 +543,9 @@ class Topic:
         self._room.notify_all()
 
     def state_logs(self) -> list[StateLog]:
-        """The open state logs."""
-        partition_queues = self.partition_queues()
-        return [
-            partition_queue.log.state for partition_queue in partition_queues if partition_queue.log.state is not None
-        ]
+        """The open state logs, that of groups included."""
+        groups = [self.positions] if self.positions is not None else []
+        return [*groups, *_state_logs(self.partition_queues())]
 
     def partition_queues(self) -> Iterator[PartitionQueue]:
         """The partitions of all subscriptions."""
@@ -550,11 +559,6 @@ class Topic:
 
     # --- closing ---
 
-    async def _close_queue(self, queue: Queue) -> None:
-        await queue.close()
-        for log in _state_logs(queue):
-            await log.close()
-
     async def close(self) -> None:
         """End all subscriptions; sync and close all logs."""
         if self.logs is not None:
@@ -563,20 +567,19 @@ class Topic:
             return
         self._end_readers()
         for queue in list(self.subscriptions.values()):
-            await self._close_queue(queue)
-        for partition in self.partitions.values():
+            await queue.close()
+        for partition in [*(state.partition for state in self.state_logs()), *self.partitions.values()]:
             await partition.close()
         self._room.notify_all()
 
-    async def delete(self, also: Sequence[PartitionId] = ()) -> None:
-        """Close the topic, and remove everything stored. Published records are confirmed before.
+    async def delete(self) -> None:
+        """Close the topic, and remove everything stored. Published records and commits of groups are confirmed before.
 
-        Also for a topic that was never opened. After an error, another call continues. `also`: logs of neither
-        its partitions nor its subscriptions.
+        Also for a topic that was never opened. After an error, another call continues.
 
         Raises StorageError.
         """
-        for partition in self.partitions.values():
+        for partition in [*self.partitions.values(), *([self.positions.partition] if self.positions else ())]:
             with contextlib.suppress(LogClosed):  # An earlier call came further.
                 await partition.commit_all()
         self._end_readers()
@@ -588,13 +591,9 @@ class Topic:
         indexes = range(self.settings.partitions)
         numbers = [OWN_QUEUE, *(entry.number for entry in self.entries.values())]
         internal = [PartitionId(state_topic(number, self.name), index) for number in numbers for index in indexes]
-        ids = [PartitionId(self.name, index) for index in indexes]
-        await self._deletion.delete_rest([*ids, *(internal if self.semantics.survives_restart else ()), *also])
+        ids = [*(PartitionId(self.name, index) for index in indexes), groups_log(self.name)]
+        await self._deletion.delete_rest([*ids, *(internal if self.semantics.survives_restart else ())])
 
 
-def _state_logs(queue: Queue) -> list[Partition]:
-    return [
-        partition_queue.log.state.partition
-        for partition_queue in queue.partition_queues
-        if partition_queue.log.state is not None
-    ]
+def _state_logs(partition_queues: Iterable[PartitionQueue]) -> list[StateLog]:
+    return [it.log.state for it in partition_queues if it.log.state is not None]

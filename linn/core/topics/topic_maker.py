@@ -96,15 +96,15 @@ class TopicMaker:
         return engine
 
     @property
-    def group_storage(self) -> str:
-        """The name of the storage of the logs of groups and transactions."""
-        return self.config.broker.group_storage or self.config.broker.default_storage
+    def transaction_storage(self) -> str:
+        """The name of the storage of the log of transactions."""
+        return self.config.broker.transaction_storage or self.config.broker.default_storage
 
     def engine_of(self, settings: TopicSettings | None) -> StorageEngine | None:
-        """The storage engine that a topic's settings name, or that of the groups; None if the configuration no longer
+        """The storage engine that a topic's settings name, or that of transactions; None if the configuration no longer
         has it.
         """
-        storage = self.group_storage
+        storage = self.transaction_storage
         if settings is not None:
             storage = settings.storage or self.config.broker.default_storage
         return self.engine(storage) if storage in self.config.storage else None

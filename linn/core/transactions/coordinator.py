@@ -2,10 +2,11 @@
 
 Laws:
 - The decision to commit is one record of the log, written once the transaction's writes are as durable as their storage
-  makes them. It is announced, and marked in the partitions, only once it is committed. A transaction without a decision
-  is aborted, at the latest by a restart; so an abort is not logged.
+  makes them. It is announced, and marked in the partitions, only once it is committed. So is an abort.
 - A logged decision is carried out, whatever fails meanwhile: markers that a full disk refuses are retried, and after a
   restart the open transactions of each partition's log are ended by the decisions.
+- A transaction that is not decided goes on after a restart. After a power loss, which may have taken a part of it, it
+  is aborted.
 - A transaction ends before the next one of its name begins.
 """
 
@@ -34,7 +35,6 @@ from linn.core.errors.tree import (
     TransactionUnknown,
 )
 from linn.core.groups.coordinator import GroupCoordinator
-from linn.core.groups.event import OffsetCommitted
 from linn.core.groups.group import check_name
 from linn.core.groups.member import GroupMember
 from linn.core.log.partition import Partition
@@ -43,35 +43,33 @@ from linn.core.queue.consumer import QueueConsumer
 from linn.core.topics.topic import Topic
 from linn.core.transactions.ending import Ending, marking, missing_marks
 from linn.core.transactions.event import (
+    Aborted,
     Committed,
     Named,
+    NameEvent,
     NameForgotten,
-    OffsetsApplied,
     TransactionEvent,
-    decode_transaction_events,
-    encode_transaction_events,
 )
-from linn.core.transactions.holder import ProducerTransaction, holder_of, transaction_of, transactions_in
+from linn.core.transactions.holder import holder_of, transaction_of
+from linn.core.transactions.left_open import LeftOpen
+from linn.core.transactions.log import MakeLog, TransactionLog
 from linn.core.transactions.producer import (
     AbortReason,
+    Awaits,
     Owner,
-    PendingOffset,
+    RequestedEnd,
     State,
     TransactionalProducer,
     TransactionId,
     Work,
 )
 
-TRANSACTIONS_TOPIC = "__transactions"
-"""The internal topic of the log. It has one partition, so that commits of many clients share one sync."""
 NAMES_MAX = 10_000
 """Limit of the known names: each takes about a kilobyte, and a record of the snapshot."""
 ALL_BRANCHES_MAX = 200_000
 """Limit of the producers that may write in transactions: each takes about 200 bytes."""
 TIMEOUT_S_MAX = 3_600.0
 """Longest time for which a transaction may be open: it holds back all readers of its partitions."""
-
-MakeLog = Callable[[], Awaitable[StateLog]]
 
 logger = logging.getLogger("linn.transactions")
 
@@ -89,7 +87,7 @@ class TransactionCoordinator:
     ) -> None:
         """`fresh_id` returns an unused producer id."""
         self.names: dict[str, TransactionalProducer] = {}
-        self.state: StateLog | None = None
+        self.log = TransactionLog(self._snapshot, clock, spawn)
         self.committed = 0
         """Commits since the start."""
         self.aborted = dict.fromkeys(AbortReason, 0)
@@ -107,86 +105,62 @@ class TransactionCoordinator:
         self._endings: dict[TransactionalProducer, Ending] = {}
         """Ends under way: commits whose decision may not be durable yet, and markers that are written in steps."""
         self._alarm = Alarm(clock, spawn, self._abort_overdue)
-        self._make_log: MakeLog | None = None
-        self._making = trio.Lock()
-        self._unmarked: set[str] = set()
-        """Names whose last commit before this start is not marked in all partitions."""
+        self._left = LeftOpen({}, groups, (), self._name_at, self._begin)
+        """Transactions that earlier starts have left open, until they are marked."""
         self._closed = False
 
     # --- recovery ----------------------------------------------------------------------------------------------------
 
-    async def recover(self, state: StateLog | None, make_log: MakeLog | None) -> None:
-        """Rebuild the names from the log, and end all transactions that are open in a log or a queue. All topics are
-        open.
+    async def recover(self, state: StateLog | None, make_log: MakeLog | None, boot_id: str = "") -> None:
+        """Rebuild the names from the log, and end or continue all transactions that are open in a log or a queue. All
+        topics are open.
 
-        `state`: the log, if it exists. `make_log` creates it when the first name is opened; None: never.
+        `state`: the log, if it exists. `make_log` creates it when the first name is opened; None: never. `boot_id`: the
+        boot of the machine; "": unknown.
 
         Raises LogCorrupt, StorageError.
         """
-        self.state, self._make_log = state, make_log
-        if state is not None:
-            async for record in state.replay():
-                is_restart, events = decode_transaction_events(record)
-                if is_restart:
-                    self.names.clear()
-                for event in events:
-                    self._replay(event)
+        self.log.open(state, make_log, boot_id)
+        async for is_restart, events in self.log.replay():
+            if is_restart:
+                self.names.clear()
+            for event in events:
+                self._replay(event)
+        if self.log.has_lost_tail:
+            for producer in self.names.values():
+                lost = producer.number, "a power loss may have taken a part of it", producer.unused_number - 1
+                producer.apply(Aborted(producer.name, *lost))
+        self.log.note_start()
         self._by_id = {producer.producer_id: producer for producer in self.names.values()}
-        for producer in self.names.values():
-            if producer.committed is not None and producer.has_offsets_to_apply:
-                self._hold_positions(producer, producer.committed)
-                await self._apply_offsets(producer, producer.committed)
+        self._by_branch = {branch: producer for producer in self.names.values() for branch in producer.branches}
+        self._left = LeftOpen(self._topics, self._groups, self.names.values(), self._name_at, self._begin)
         try:
-            self.end_left_open()
+            self._end_left_open()
         except StorageError as error:
             logger.error("transactions that a restart ended are not marked yet: %(error)s", log_fields(error))
             self._spawn(self._end_left_open_later)
 
-    def _replay(self, event: TransactionEvent) -> None:
+    def _replay(self, event: NameEvent) -> None:
         if isinstance(event, NameForgotten):
             self.names.pop(event.name, None)
         else:
-            self._producer_named(event.name).apply(event)
+            if event.name not in self.names:
+                self.names[event.name] = TransactionalProducer(event.name)
+            self.names[event.name].apply(event)
 
-    def _producer_named(self, name: str) -> TransactionalProducer:
-        if name not in self.names:
-            self.names[name] = TransactionalProducer(name)
-        return self.names[name]
+    def _name_at(self, producer_id: int) -> TransactionalProducer | None:
+        return self._by_branch.get(producer_id) or self._by_id.get(producer_id)
 
-    def end_left_open(self) -> None:
-        """End the transactions that an earlier start left open, by the decisions of the log.
-
-        Raises StorageError: some of them are not marked.
-        """
-        committed: dict[ProducerTransaction, TransactionalProducer] = {}
-        for producer in self.names.values():
-            if producer.committed is not None and (producer.is_closed or producer.name in self._unmarked):
-                branches = producer.producer_id, *producer.committed.branches
-                number = producer.committed.number
-                committed.update({ProducerTransaction(branch, number): producer for branch in branches})
-                self._unmarked.add(producer.name)
-        for topic in list(self._topics.values()):
-            for partition in topic.partitions.values():
-                for producer_id, opened in list(partition.open_transactions().items()):
-                    if not _is_present(self._by_branch.get(producer_id), opened.number):
-                        committer = committed.get(ProducerTransaction(producer_id, opened.number))
-                        partition.end_transaction(producer_id, 0, opened.number, is_commit=committer is not None)
-                        if committer is not None:
-                            committer.markers.append((partition.committed, partition.log.bounds()[1]))
-            for partition_queue in topic.partition_queues():
-                for holder, held in transactions_in(partition_queue):
-                    if not _is_present(self._by_id.get(held.producer_id), held.number):
-                        committer = committed.get(held)
-                        marked = partition_queue.end_held(holder, is_commit=committer is not None)
-                        if committer is not None and marked is not None:
-                            committer.markers.append(marked)
-        self._unmarked.clear()
+    def _end_left_open(self) -> None:
+        """End and continue what earlier starts have left open. Raises StorageError: not all is marked."""
+        self._left.end()
+        self._left.unmarked.clear()
 
     async def _end_left_open_later(self) -> None:
         while not self._closed:
             await self._clock.sleep(ROOM_RETRY_S)
             with contextlib.suppress(StorageError):
-                self.end_left_open()
+                self._end_left_open()
                 return
 
     # --- names -------------------------------------------------------------------------------------------------------
@@ -204,27 +178,29 @@ class TransactionCoordinator:
         check_name(name, "transaction")
         if not 0 < timeout_s <= TIMEOUT_S_MAX:
             raise LimitExceeded(f"a transaction may be open for up to {TIMEOUT_S_MAX:g} seconds, not {timeout_s:g}")
-        if self._make_log is not None:
-            async with self._making:
-                self.state = self.state or await self._make_log()
-        # No other task runs between here and the takeover.
-        if name not in self.names:
-            self._forget_idle()
-        producer = self.names.get(name) or TransactionalProducer(name)
-        named = producer.repeated_opening(user, owner, opening)
-        if named is None and producer.state is State.OPEN:
-            self._abort(producer, AbortReason.FENCED, "another client took over its name")
-        if producer.is_ending or name in self._unmarked:
-            raise TransactionBusy(f'the last transaction of "{name}" is being ended')
+        await self.log.ensure()
+        while True:
+            # No other task runs between here and the takeover.
+            if name not in self.names:
+                self._forget_idle()
+            producer = self.names.get(name) or TransactionalProducer(name)
+            named = producer.repeated_opening(user, owner, opening)
+            if producer.is_ending or producer in self._left.unmarked:
+                raise TransactionBusy(f'the last transaction of "{name}" is being ended')
+            if named is not None or producer.state is State.IDLE:
+                break
+            ending = self._abort(producer, AbortReason.FENCED, "another client took over its name")
+            if ending is not None:
+                await ending.wait()
         if named is None:
-            named = producer.opening(self._fresh_id(), self._clock.now_ms(), owner)
-            self._write(named)
+            named = producer.opening(self._fresh_id(), self._clock.now_ms(), owner, user, timeout_s, opening)
+            self.log.write(named)
             for branch in producer.branches:
                 self._by_branch.pop(branch, None)
             self._by_id.pop(producer.producer_id, None)
-            producer.opened(named, user, timeout_s, opening)
+            producer.apply(named)
             self.names[name] = self._by_id[producer.producer_id] = producer
-        await self._until_committed()
+        await self.log.until_committed()
         return named
 
     def _forget_idle(self) -> None:
@@ -235,7 +211,7 @@ class TransactionCoordinator:
         idle = [
             producer
             for producer in self.names.values()
-            if producer.is_unused(now_ms, now_s) and producer.name not in self._unmarked
+            if producer.is_unused(now_ms, now_s) and producer not in self._left.unmarked
         ]
         if not idle:
             raise LimitExceeded(
@@ -246,8 +222,7 @@ class TransactionCoordinator:
             self._by_id.pop(producer.producer_id, None)
             for branch in producer.branches:
                 self._by_branch.pop(branch, None)
-            if self.state is not None:
-                self.state.append(encode_transaction_events([NameForgotten(producer.name)]))
+            self.log.write(NameForgotten(producer.name))
 
     def owned(self, owner: Owner) -> TransactionalProducer:
         """The transactions of a client. Raises TransactionUnknown, TransactionFenced."""
@@ -261,8 +236,11 @@ class TransactionCoordinator:
         """The name of transactions with this producer id; "": none."""
         return named.name if (named := self._by_id.get(producer_id)) is not None else ""
 
-    def add_branch(self, owner: Owner, branch: int) -> None:
-        """Let a producer write in a client's transactions. Raises TransactionError, LimitExceeded."""
+    def add_branch(self, owner: Owner, branch: int) -> Awaits:
+        """Let a producer write in a client's transactions; returns what to wait for.
+
+        Raises TransactionError, LimitExceeded, StorageError.
+        """
         producer = self.owned(owner)
         if self._by_branch.get(branch, producer) is not producer:
             raise TransactionError(f"producer {branch} writes in other transactions")
@@ -270,8 +248,13 @@ class TransactionCoordinator:
             raise LimitExceeded(
                 f"{ALL_BRANCHES_MAX:,} producers may write in transactions, and this would be another one"
             )
-        self._by_branch.pop(producer.add_branch(branch) or 0, None)
-        self._by_branch[branch] = producer
+        if branch not in producer.branches:
+            added = producer.adding(branch)
+            self.log.write(added)
+            producer.apply(added)
+            self._by_branch.pop(added.dropped, None)
+            self._by_branch[branch] = producer
+        return self.log.awaits()
 
     # --- work --------------------------------------------------------------------------------------------------------
 
@@ -303,19 +286,25 @@ class TransactionCoordinator:
         epoch: int,
         offset: int,
         text: str = "",
-    ) -> None:
-        """Let a group's member commit an offset with a transaction.
+    ) -> Awaits:
+        """Let a group's member commit an offset with a transaction; returns what to wait for.
 
-        Raises TransactionError, GroupFenced, PartitionUnknown, OffsetOutOfRange, LimitExceeded.
+        Raises TransactionError, GroupFenced, PartitionUnknown, OffsetOutOfRange, LimitExceeded, StorageError.
         """
         producer = self.owned(transaction.owner)
         producer.check_current(transaction.number)
-        pending = PendingOffset(member, epoch, member.checked_offset(partition, epoch, offset, text))
-        producer.add_offset(member.group.name, pending)
+        group, topic = member.group.name, member.seat[1]
+        producer.check_offset(group, topic, partition)
+        part = producer.producer_id, producer.number
+        awaits = member.pend(part, partition, epoch, offset, text)
+        producer.work.offsets[group, topic, partition] = offset
+        producer.work.pending[group, topic] = awaits
         self._begin(producer)
+        return awaits
 
-    def hold(self, transaction: TransactionId, consumer: QueueConsumer, settlements: Sequence[Settlement]) -> None:
-        """Move leased records from their leases into a transaction, until it ends: its commit acks them.
+    def hold(self, transaction: TransactionId, consumer: QueueConsumer, settlements: Sequence[Settlement]) -> Awaits:
+        """Move leased records from their leases into a transaction, until it ends: its commit acks them. Returns what
+        to wait for.
 
         Raises TransactionError, DeliveryNotCurrent, LimitExceeded: none of them was moved, or only the settlements
         before the wrong one, which an abort returns. StorageError: some are held, and a commit writes their event.
@@ -329,6 +318,7 @@ class TransactionCoordinator:
             self._begin(producer)
             producer.work.held[partition_queue] = None  # Held even if their event can't be written now.
             producer.work.held[partition_queue] = partition_queue.log.flush()
+        return [awaited for awaited in producer.work.held.values() if awaited is not None]
 
     def _begin(self, producer: TransactionalProducer) -> None:
         if producer.begin(self._clock.monotonic()):
@@ -337,42 +327,37 @@ class TransactionCoordinator:
 
     # --- the end -----------------------------------------------------------------------------------------------------
 
-    def end_nowait(
-        self,
-        transaction: TransactionId,
-        *,
-        is_commit: bool,
-        branches: Collection[int] = (),
-        sequence: int = 0,
-        identity: str = "",
-    ) -> Ending | None:
-        """End a transaction: commit the writes of these producers, or abort it. Can be repeated.
+    def end_nowait(self, transaction: TransactionId, end: RequestedEnd) -> Ending | None:
+        """End a transaction: commit the writes of some producers, or abort it. Can be repeated.
 
-        A commit with the last `sequence` and `identity` repeats the last commit: this transaction is aborted.
+        A commit with the last sequence and identity repeats the last commit: this transaction is aborted.
 
         Returns the end to wait for; None: it has ended. Raises TransactionError; StorageError: it is still open.
         """
-        number = transaction.number
+        number, (is_commit, branches, sequence, identity) = transaction.number, end
         producer = self._by_id.get(transaction.producer_id)
         if producer is not None and producer.was_committed(number):
             if is_commit:
                 return self._endings.get(producer)
             raise TransactionError(f'transaction {number} of "{producer.name}" was committed')
-        if producer is not None and not is_commit and number < producer.number:
+        if producer is not None and not is_commit and producer.has_aborted(number):
             return None
         producer = self._producer_to_end(transaction)
+        if producer in self._left.unmarked:
+            raise TransactionBusy(f'the last transaction of "{producer.name}" is being ended')
         if not is_commit or self._has_taken_effect(producer, sequence, identity):
             return self._abort(producer, AbortReason.ASKED)
         producer.check_branches(branches)
         producer.work.sequence, producer.work.identity = sequence, identity
-        if not producer.work.offsets and not any(True for _ in missing_marks(producer, branches)):
+        is_durable = not producer.work.pending and not producer.unsynced and producer.unmarked is None
+        if is_durable and not any(True for _ in missing_marks(producer, branches)):
             decision = producer.decided(branches)
-            self._write(decision)
+            self.log.write(decision)
             work = self._record_decision(producer, decision)
-            if self._is_committed():
+            if self.log.is_committed:
                 self.committed += 1
                 return self._mark(producer, work)
-            return self._start_ending(producer, lambda: self._finish(producer, work, decision))
+            return self._start_ending(producer, lambda: self._finish(producer, work))
         before, producer.state = producer.state, State.ENDING
         return self._start_ending(producer, lambda: self._commit(producer, branches, before))
 
@@ -407,81 +392,61 @@ class TransactionCoordinator:
         producer = self._by_id.get(producer_id)
         if producer is None:
             raise TransactionAborted(f"transaction {number} of producer {producer_id} is not known: it was aborted")
-        if epoch == producer.epoch and (producer.is_closed or user == producer.user):
-            producer.check_ended(number)
+        if epoch == producer.epoch and user == producer.user:
+            producer.check_current(number)
         producer.check_owner(transaction.owner)
         return producer
 
     async def _commit(self, producer: TransactionalProducer, branches: Collection[int], before: State) -> None:
-        """Decide, mark and finish. Raises GroupFenced: it is aborted; StorageError: it is in the state `before`."""
+        """Decide, mark and finish. Raises StorageError: it is in the state `before`."""
         try:
+            await self.until_marked(producer)
             for mark, end in list(missing_marks(producer, branches)):
                 await mark.wait(end)
-            for pending in producer.work.offsets.values():
-                pending.member.check_owner(pending.committed.partition, pending.epoch)
+            if self.log.is_synced:
+                for topic in sorted({*producer.unsynced, *(topic for _, topic in producer.work.pending)}):
+                    await self._groups.make_durable(topic)
             decision = producer.decided(branches)
-            self._write(decision)
-        except (StorageError, trio.Cancelled):
+            self.log.write(decision)
+        except (LinnError, trio.Cancelled):
             producer.state = before
             if before is State.OPEN:
                 self._alarm.set(producer.began_s + producer.timeout_s)
             raise
-        except LinnError as error:
-            producer.state = before
-            self._abort(producer, AbortReason.GROUP, error.text)
-            raise
-        await self._finish(producer, self._record_decision(producer, decision), decision)
+        await self._finish(producer, self._record_decision(producer, decision))
 
     def _record_decision(self, producer: TransactionalProducer, decision: Committed) -> Work:
         self._open.pop(producer, None)
-        self._hold_positions(producer, decision)
         return producer.end(decision)
 
-    async def _finish(self, producer: TransactionalProducer, work: Work, decision: Committed) -> None:
-        """Wait until a decision is durable, then apply and mark it. Raises SyncFailed."""
-        await self._until_committed()
+    async def until_marked(self, producer: TransactionalProducer) -> None:
+        """Wait until the last transaction of a name is marked in all topics of other brokers. Here there are none."""
+
+    async def _finish(self, producer: TransactionalProducer, work: Work) -> None:
+        """Wait until a decision is durable, then mark it."""
+        await self.log.until_committed()
         self.committed += 1
-        if decision.offsets:
-            await self._apply_offsets(producer, decision)
         await self._mark_until_done(producer, work)
 
-    def _hold_positions(self, producer: TransactionalProducer, decision: Committed) -> None:
-        """Make new members of the groups that a decision moves wait until it is carried out."""
-        groups = {group: None for group, _ in decision.offsets}
-        producer.tickets = {group: self._groups.hold_positions(group) for group in groups}
-
-    async def _apply_offsets(self, producer: TransactionalProducer, decision: Committed) -> None:
-        """Write the offsets of a commit to the groups' log, durably. Raises SyncFailed."""
-        by_group: dict[str, list[OffsetCommitted]] = {}
-        for group, offset in decision.offsets:
-            by_group.setdefault(group, []).append(offset)
-        while by_group and not self._closed:
-            group, offsets = next(iter(by_group.items()))
-            try:
-                await self._groups.commit_decided(group, offsets)
-                del by_group[group]
-                self._groups.release_positions(group, producer.tickets.pop(group))
-            except SyncFailed:
-                raise
-            except StorageError as error:
-                logger.warning("the offsets of a transaction wait for the disk: %(error)s", log_fields(error))
-                await self._clock.sleep(ROOM_RETRY_S)
-        producer.has_offsets_to_apply = False
-        while not self._closed:
-            # Before the next decision at the latest: the offsets must not be applied again after the group has moved
-            # on.
-            try:
-                self._write(OffsetsApplied(producer.name))
-            except StorageError:
-                await self._clock.sleep(ROOM_RETRY_S)
-            else:
-                return
-
     def _abort(self, producer: TransactionalProducer, reason: AbortReason, why: str = "") -> Ending | None:
-        """Abort the present transaction. `why`: the reason for its owner; "" if it asked. Returns as `_mark`."""
+        """Abort the present transaction. `why`: the reason for its owner; "" if it asked.
+
+        Returns the end to wait for; None: it has ended. Raises StorageError: it is as it was.
+        """
+        abort = Aborted(producer.name, producer.number, why)
+        self.log.write(abort)
         self._open.pop(producer, None)
         self.aborted[reason] += 1
-        return self._mark(producer, producer.end(None, why))
+        work = producer.end(abort)
+        if self.log.is_committed:
+            return self._mark(producer, work)
+
+        async def finish() -> None:
+            await self.log.until_committed()
+            if (marking := self._mark(producer, work)) is not None:
+                await marking.wait()
+
+        return self._start_ending(producer, finish)
 
     def _mark(self, producer: TransactionalProducer, work: Work) -> Ending | None:
         """Mark the end of the present transaction. Returns the end to wait for if the markers are written in steps.
@@ -489,7 +454,7 @@ class TransactionCoordinator:
         Markers that a full disk refuses are left to a background task.
         """
         try:
-            if not any(True for _ in marking(producer, work, self._topics)):
+            if not any(True for _ in marking(producer, work, self._topics, self._groups)):
                 producer.ended()
                 return None
         except StorageError as error:
@@ -501,7 +466,7 @@ class TransactionCoordinator:
     async def _mark_until_done(self, producer: TransactionalProducer, work: Work) -> None:
         while not self._closed:
             try:
-                for _ in marking(producer, work, self._topics):
+                for _ in marking(producer, work, self._topics, self._groups):
                     await trio.lowlevel.checkpoint()
             except LogClosed:
                 return
@@ -519,7 +484,11 @@ class TransactionCoordinator:
                 text = 'transaction %(number)d of "%(name)s" was open for %(timeout)g s and is aborted'
                 logger.warning(text, {"number": producer.number, "name": producer.name, "timeout": producer.timeout_s})
                 why = f"it was open for longer than its timeout of {producer.timeout_s:g} s"
-                self._abort(producer, AbortReason.TIMEOUT, why)
+                try:
+                    self._abort(producer, AbortReason.TIMEOUT, why)
+                except StorageError as error:
+                    logger.warning("an abort waits for the disk: %(error)s", log_fields(error))
+                    return now_s + ROOM_RETRY_S
         deadlines = [producer.began_s + producer.timeout_s for producer in self._open if producer.state is State.OPEN]
         return min(deadlines, default=None)
 
@@ -559,41 +528,12 @@ class TransactionCoordinator:
         """Abort a name's open transaction. Raises TransactionUnknown, TransactionBusy."""
         self._abort(self.opened(name), AbortReason.OPERATOR, "an operator aborted it")
 
-    # --- the log -----------------------------------------------------------------------------------------------------
+    # --- the log ---
 
-    def _write(self, event: TransactionEvent) -> None:
-        if self.state is not None:
-            self.state.append(encode_transaction_events([event]))
-            if self.state.is_due():
-                state = self.state
-                self._spawn(lambda: state.compact(self._snapshot))
+    def _snapshot(self) -> list[TransactionEvent]:
+        return [event for producer in self.names.values() for event in producer.snapshot()]
 
-    def _is_committed(self) -> bool:
-        """Whether the whole log is committed."""
-        log = self.state.partition if self.state is not None else None
-        return log is None or log.committed.offset >= log.log.bounds()[1]
-
-    async def _until_committed(self) -> None:
-        if self.state is not None:
-            await self.state.partition.committed.wait(self.state.partition.log.bounds()[1])
-
-    def _snapshot(self) -> list[bytes]:
-        events = [event for producer in self.names.values() for event in producer.snapshot()]
-        return [encode_transaction_events(events, restart=True)]
-
-    async def enforce_retention(self) -> None:
-        """Let the log do its housekeeping."""
-        if self.state is not None:
-            await self.state.partition.enforce_retention(self._clock.now_ms())
-
-    async def close(self) -> None:
-        """Sync and close the log. The next start aborts open transactions."""
+    def stop(self) -> None:
+        """End nothing more. Open transactions go on at the next start."""
         self._closed = True
         self._alarm.cancel()
-        if self.state is not None:
-            await self.state.partition.close()
-
-
-def _is_present(producer: TransactionalProducer | None, number: int) -> bool:
-    """Whether a transaction belongs to a client that has opened its name since the start."""
-    return producer is not None and not producer.is_closed and producer.number == number

@@ -7,6 +7,7 @@ from collections.abc import Collection, Iterator, Mapping
 import trio
 
 from linn.core.errors.tree import LinnError
+from linn.core.groups.coordinator import GroupCoordinator
 from linn.core.log.mark import Mark
 from linn.core.topics.topic import Topic
 from linn.core.transactions.holder import holder_of
@@ -24,7 +25,7 @@ class Ending:
         self.error: LinnError | None = None
 
     async def wait(self) -> None:
-        """Wait for the end. Raises GroupFenced: it was aborted; StorageError: it is still open."""
+        """Wait for the end. Raises StorageError: it is still open."""
         await self.event.wait()
         if self.error is not None:
             raise self.error
@@ -50,10 +51,15 @@ def missing_marks(producer: TransactionalProducer, branches: Collection[int]) ->
             awaited = partition_queue.log.flush()
         if awaited is not None and awaited[0].offset < awaited[1]:
             yield awaited
+    for awaits in work.pending.values():
+        yield from [(mark, end) for mark, end in awaits if mark.offset < end]
 
 
-def marking(producer: TransactionalProducer, work: Work, topics: Mapping[str, Topic]) -> Iterator[None]:
-    """Mark the end of the present transaction in its partitions, and settle or return held records. Can be repeated.
+def marking(
+    producer: TransactionalProducer, work: Work, topics: Mapping[str, Topic], groups: GroupCoordinator
+) -> Iterator[None]:
+    """Mark the end of the present transaction in its partitions, settle or return held records, and commit or drop
+    offsets. Can be repeated.
 
     Yields to give other tasks a turn. Raises StorageError: some partitions are not marked.
     """
@@ -75,5 +81,9 @@ def marking(producer: TransactionalProducer, work: Work, topics: Mapping[str, To
         marked = None if partition_queue.is_closed else partition_queue.end_held(holder, is_commit=decision is not None)
         if marked is not None:
             markers.append(marked)
+    part = producer.producer_id, producer.number
+    for group, topic_name in work.pending:
+        markers += groups.end_pending(group, topic_name, part, is_commit=decision is not None)
     if decision is not None:
         producer.markers = markers
+        producer.unsynced = {topic_name for _, topic_name in work.pending}

@@ -1,7 +1,8 @@
 """TransactionalProducer: the state of one name's transactions, without I/O.
 
 A name has one transaction at a time. It is idle until its first operation, open until its end is requested, and ending
-until all its writes are marked; then the number grows, so that a late request can't touch the next transaction.
+until all its writes are marked; then the number grows, so that a late request can't touch the next transaction. All of
+this is in the log but the writes, which the topics' logs have: so a transaction goes on after a restart.
 
 Branches are the producers that write in it, each with its own sequences. The commit names the branches that count; the
 writes of other branches are aborted.
@@ -10,10 +11,12 @@ writes of other branches are aborted.
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Collection
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import Enum
 from typing import NamedTuple
+
+import msgspec
 
 from linn.core.errors.tree import (
     LimitExceeded,
@@ -24,12 +27,18 @@ from linn.core.errors.tree import (
     TransactionFenced,
     TransactionUnknown,
 )
-from linn.core.groups.event import OffsetCommitted
-from linn.core.groups.member import GroupMember
 from linn.core.log.mark import Mark
 from linn.core.queue.partition_queue import PartitionQueue
 from linn.core.topics.topic import Topic
-from linn.core.transactions.event import Committed, Named, NameForgotten, OffsetsApplied, TransactionEvent
+from linn.core.transactions.event import (
+    Aborted,
+    Branches,
+    Committed,
+    Joined,
+    Named,
+    NameEvent,
+    NameForgotten,
+)
 
 BRANCHES_MAX = 4_096
 """Limit of the producers that may write under one name: Spark's tasks, or a client's topics."""
@@ -43,7 +52,9 @@ UNUSED_S = 3_600
 UNUSED_WITH_SEQUENCE_S = 7 * 86_400
 """The same for a name whose commits have sequences: a job that was stopped for days may repeat its last commit."""
 OFFSETS_MAX = 4_096
-"""Limit of the offsets of groups in one transaction: they are in one record of the log."""
+"""Limit of the offsets of groups in one transaction, of about 300 bytes each in memory."""
+Awaits = Sequence[tuple[Mark, int]]
+"""Marks to wait for, each until it has passed an offset."""
 
 
 class Owner(NamedTuple):
@@ -68,6 +79,18 @@ class TransactionId(NamedTuple):
         return Owner(self.producer_id, self.epoch, self.user)
 
 
+class RequestedEnd(NamedTuple):
+    """A client's request to end a transaction."""
+
+    is_commit: bool
+    branches: Collection[int] = ()
+    """The producers whose writes count, of a commit."""
+    sequence: int = 0
+    """The client's own number of the commit; 0: none."""
+    identity: str = ""
+    """The client's name for the work committed under the sequence."""
+
+
 class State(Enum):
     """The state of a name's present transaction."""
 
@@ -83,16 +106,6 @@ class AbortReason(Enum):
     TIMEOUT = "timeout"
     FENCED = "fenced"
     OPERATOR = "operator"
-    GROUP = "group"
-
-
-@dataclass(slots=True)
-class PendingOffset:
-    """An offset that a member of a group commits with a transaction."""
-
-    member: GroupMember
-    epoch: int
-    committed: OffsetCommitted
 
 
 @dataclass(slots=True)
@@ -101,8 +114,10 @@ class Work:
 
     wrote: dict[int, dict[tuple[Topic, int], int]] = field(default_factory=dict)
     """The offset after the last batch, by producer, and by (topic, partition)."""
-    offsets: dict[tuple[str, str, int], PendingOffset] = field(default_factory=dict)
+    offsets: dict[tuple[str, str, int], int] = field(default_factory=dict)
     """Offsets by group, topic and partition."""
+    pending: dict[tuple[str, str], Awaits] = field(default_factory=dict)
+    """Groups and topics with offsets, and the marks to wait for until they are durable."""
     held: dict[PartitionQueue, tuple[Mark, int] | None] = field(default_factory=dict)
     """Partitions of queues with held records, and the mark to wait for until the hold is durable."""
     sequence: int = 0
@@ -124,6 +139,26 @@ class Work:
         return self._written + len(self.held)
 
 
+class TopicKey(NamedTuple):
+    """A topic, as the transactions' log knows it."""
+
+    name: str
+    id: str
+    """Its UUID, as hexadecimal digits."""
+
+
+@dataclass(slots=True)
+class Unmarked:
+    """A transaction that has ended, and is not marked in all topics that it has joined."""
+
+    number: int
+    is_commit: bool
+    counted: frozenset[int]
+    """The producers whose writes count, and the name's own id if it is committed."""
+    left: dict[TopicKey, dict[int, None]]
+    """The topics that are not marked, with the producers that have joined there."""
+
+
 class TransactionalProducer:
     """The transactions of one name."""
 
@@ -135,7 +170,7 @@ class TransactionalProducer:
         self.number = 0
         """The number of the present transaction."""
         self.user = ""
-        """The user whose client has opened the name; "" if no client has since the start."""
+        """The user whose client has opened the name."""
         self.timeout_s = 0.0
         self.opened_ms = 0
         """Wall time at which a client took the name."""
@@ -147,21 +182,25 @@ class TransactionalProducer:
         """Monotonic time at which the present transaction was opened."""
         self.committed: Committed | None = None
         """The last decision to commit."""
-        self.has_offsets_to_apply = False
         self.markers: list[tuple[Mark, int]] = []
         """Marks that pass when the markers of the last commit are durable; its decision is kept until then."""
-        self.tickets: dict[str, int] = {}
-        """Tickets by group that hold back new readers until the offsets of the decision are applied."""
-        self._aborted: tuple[int, str] | None = None
-        """The number of the last transaction aborted without its owner's request, and the reason."""
+        self.unsynced: set[str] = set()
+        """Topics in whose positions the last commit is marked, which may have to be synced for that."""
+        self.joined: dict[TopicKey, dict[int, None]] = {}
+        """In a cluster: the topics in which the present transaction may have something open, and its producers there.
+        """
+        self.unmarked: Unmarked | None = None
+        """In a cluster: the last transaction, as long as it is not marked in all topics. The next one does not end."""
+        self._aborted: tuple[int, int, str] | None = None
+        """The first and the last number that were aborted last without the owner's request, and the reason."""
+        self.is_decided = False
+        """Whether the log has the end of the present transaction, which is still to be marked."""
         self.resumed = -1
         """The first epoch of the client that owns the name, if it has opened it again since; -1: only this one."""
         self.is_untouched = False
         """Whether its owner has made no request yet: it may not know its epoch."""
         self._openings: deque[int] = deque(maxlen=OPENINGS_MAX)
-        """The clients' numbers of the openings since the start, oldest first."""
-        self.is_closed = True
-        """Whether the name has no owner since the start of the broker: the logs may contain earlier numbers."""
+        """The clients' numbers of the last openings, oldest first."""
 
     # --- the owner ---
 
@@ -175,56 +214,54 @@ class TransactionalProducer:
 
         Raises TransactionFenced: another client has taken the name since, or the same one under another epoch.
         """
-        if not self.is_closed and user != self.user:
+        if self.epoch >= 0 and user != self.user:
             if owner is not None:
                 raise TransactionFenced(f'another user took over the transactions of "{self.name}"')
             return None  # Whatever its number is: the opening of another user is not repeated.
-        if opening and not self.is_closed and opening in self._openings:
+        if opening and opening in self._openings:
             if opening != self._openings[-1]:
                 raise TransactionFenced(f'"{self.name}" was taken over since this client has opened it')
         elif owner is None:
             return None
         elif not self.is_owned_by(owner):
             raise TransactionFenced(f'another client took over the transactions of "{self.name}"')
-        elif owner.epoch == self.epoch or self.is_closed:
+        elif owner.epoch == self.epoch:
             return None
         elif not self.is_untouched:
             raise TransactionFenced(f'"{self.name}" was opened again since')
-        return Named(self.name, self.producer_id, self.epoch, self.number, self.opened_ms, self.resumed)
+        return self._named()
 
-    def opening(self, fresh_id: int, now_ms: int, owner: Owner | None) -> Named:
-        """The event of a client that takes over the name, to be logged: a later epoch and unused numbers.
+    def _named(self) -> Named:
+        number = self.number + self.is_decided
+        numbers = self.producer_id, self.epoch, number, self.opened_ms, self.resumed
+        return Named(self.name, *numbers, self.user, round(1000 * self.timeout_s), list(self._openings))
 
-        Numbers continue at a new multiple of 2**32: the log does not say how many transactions were aborted before a
-        restart.
-        """
+    @property
+    def unused_number(self) -> int:
+        """A number beyond all that were used: the next multiple of 2**32, as the end of the log may be lost."""
+        return ((self.number >> 32) + 1) << 32
+
+    def opening(
+        self, fresh_id: int, now_ms: int, owner: Owner | None, user: str, timeout_s: float, opening: int = 0
+    ) -> Named:
+        """The event of a client that takes over the name, to be logged: a later epoch and unused numbers."""
         assert self.state is State.IDLE
-        number = ((self.number >> 32) + 1) << 32
+        openings = [*self._openings, opening][-OPENINGS_MAX:]
+        named = Named(self.name, fresh_id, 0, self.unused_number, now_ms, -1, user, round(1000 * timeout_s), openings)
         if self.epoch < 0 or self.epoch == (1 << 16) - 1:
-            return Named(self.name, fresh_id, 0, number, now_ms)
+            return named
         resumed = -1 if owner is None else owner.epoch if self.resumed < 0 else self.resumed
-        return Named(self.name, self.producer_id, self.epoch + 1, number, now_ms, resumed)
-
-    def opened(self, named: Named, user: str, timeout_s: float, opening: int = 0) -> None:
-        """Record that a user's client has taken over the name."""
-        self.apply(named)
-        self.user = user
-        self._openings.append(opening)
-        self.timeout_s, self.is_closed, self.is_untouched = timeout_s, False, True
-        self.branches.clear()
-        self._aborted = None
+        return msgspec.structs.replace(named, producer_id=self.producer_id, epoch=self.epoch + 1, resumed=resumed)
 
     def check_owner(self, owner: Owner) -> None:
         """Check that a request comes from the client that owns the name.
 
         The key of the name's producer id is no proof of that where another user has opened the name since.
 
-        Raises TransactionFenced, TransactionUnknown.
+        Raises TransactionFenced.
         """
-        if owner.epoch != self.epoch or (not self.is_closed and owner.user != self.user):
+        if owner.epoch != self.epoch or owner.user != self.user:
             raise TransactionFenced(f'another client took over the transactions of "{self.name}"')
-        if self.is_closed:
-            raise TransactionUnknown(f'the broker was restarted since "{self.name}" was opened: open it again')
         self.is_untouched = False
 
     def check_current(self, number: int) -> None:
@@ -232,29 +269,38 @@ class TransactionalProducer:
 
         Raises TransactionBusy, TransactionAborted, TransactionUnknown.
         """
-        if self._aborted is not None and self._aborted[0] == number:
-            raise TransactionAborted(f'transaction {number} of "{self.name}" was aborted: {self._aborted[1]}')
+        if self._aborted is not None and self._aborted[0] <= number <= self._aborted[1]:
+            raise TransactionAborted(f'transaction {number} of "{self.name}" was aborted: {self._aborted[2]}')
         if self.state is State.ENDING and number in (self.number, self.number + 1):
             raise TransactionBusy(f'transaction {self.number} of "{self.name}" is being ended')
         if number != self.number:
             raise TransactionUnknown(f'"{self.name}" is at transaction {self.number}, not {number}')
 
-    def add_branch(self, producer_id: int) -> int | None:
-        """Let a producer write in its transactions; return the branch without writes that made room for it, if any.
+    def adding(self, branch: int) -> Branches:
+        """The event of a producer that may write in its transactions, to be logged. Raises LimitExceeded.
 
-        Raises LimitExceeded.
+        If there are too many, it takes the place of one that has not written.
         """
-        dropped = None
-        if producer_id not in self.branches and len(self.branches) >= BRANCHES_MAX:
-            dropped = next((branch for branch in self.branches if branch not in self.work.wrote), None)
-            if dropped is None:
+        dropped = 0
+        if len(self.branches) >= BRANCHES_MAX:
+            joined = {branch for branches in self.joined.values() for branch in branches}
+            dropped = next((it for it in self.branches if it not in self.work.wrote and it not in joined), 0)
+            if not dropped:
                 raise LimitExceeded(
                     f'{BRANCHES_MAX:,} producers write in the transaction of "{self.name}", and no more'
                 )
-            del self.branches[dropped]
-        self.branches.pop(producer_id, None)
-        self.branches[producer_id] = None
-        return dropped
+        return Branches(self.name, [branch], dropped)
+
+    def joining(self, branch: int, topic: TopicKey) -> Joined | None:
+        """The event of a producer that begins to write in a topic, to be logged; None: it has begun there before.
+
+        Raises LimitExceeded.
+        """
+        if branch in self.joined.get(topic, ()):
+            return None
+        if sum(map(len, self.joined.values())) >= PLACES_MAX:
+            raise LimitExceeded(f"a transaction touches at most {PLACES_MAX:,} topics, counted for each producer")
+        return Joined(self.name, self.number, branch, topic.name, topic.id)
 
     @property
     def is_ending(self) -> bool:
@@ -266,7 +312,7 @@ class TransactionalProducer:
         has_sequence = self.committed is not None and self.committed.sequence > 0
         unused_s = UNUSED_WITH_SEQUENCE_S if has_sequence else UNUSED_S
         is_old = self.opened_ms < now_ms - 1_000 * unused_s and self.began_s < now_s - unused_s
-        return self.state is State.IDLE and is_old
+        return self.state is State.IDLE and self.unmarked is None and is_old
 
     # --- work ---
 
@@ -285,14 +331,19 @@ class TransactionalProducer:
                 "write with fewer producers, or in several transactions"
             )
 
-    def add_offset(self, group: str, pending: PendingOffset) -> None:
-        """Commit an offset with the transaction; the last one for a partition counts. Raises LimitExceeded."""
-        key = group, pending.committed.topic, pending.committed.partition
-        if key not in self.work.offsets and len(self.work.offsets) >= OFFSETS_MAX:
+    def check_offset(self, group: str, topic: str, partition: int) -> None:
+        """Check that the transaction may commit an offset there. Raises LimitExceeded."""
+        if len(self.work.offsets) >= OFFSETS_MAX and (group, topic, partition) not in self.work.offsets:
             raise LimitExceeded(f"a transaction commits at most {OFFSETS_MAX} offsets")
-        self.work.offsets[key] = pending
 
     # --- the end ---
+
+    def has_aborted(self, number: int) -> bool:
+        """Whether the owner may take an earlier number that was not committed for an aborted one, and go on.
+
+        After a power loss the numbers go on at `unused_number`, which the owner learns by opening the name again.
+        """
+        return number < self.number and number >> 32 == self.number >> 32
 
     def was_committed(self, number: int) -> bool:
         """Whether this was the last transaction that committed."""
@@ -314,15 +365,6 @@ class TransactionalProducer:
             )
         return True
 
-    def check_ended(self, number: int) -> None:
-        """Report the outcome of a transaction that was not committed, when its owner repeats the request to end it.
-
-        Raises TransactionAborted, TransactionUnknown; TransactionBusy while it is being ended.
-        """
-        if self.is_closed:
-            raise TransactionAborted(f'transaction {number} of "{self.name}" was aborted: the broker was restarted')
-        self.check_current(number)
-
     def check_branches(self, branches: Collection[int]) -> None:
         """Check the producers that a commit names. Raises TransactionError."""
         unknown = [branch for branch in branches if branch not in self.branches]
@@ -331,53 +373,98 @@ class TransactionalProducer:
 
     def decided(self, branches: Collection[int]) -> Committed:
         """Make the decision to commit the present transaction, to be logged."""
-        offsets = [(group, pending.committed) for (group, _, _), pending in self.work.offsets.items()]
         last = self.committed
         sequence, identity = self.work.sequence, self.work.identity
         if last is not None and last.sequence > sequence:
             sequence, identity = last.sequence, last.identity
-        return Committed(self.name, self.number, list(branches), offsets, sequence, identity)
+        return Committed(self.name, self.number, list(branches), sequence, identity)
 
-    def end(self, committed: Committed | None, why: str = "") -> Work:
-        """End the present transaction, after a commit decision is logged. Call `ended` when everything is marked.
-
-        `why`: the reason of an abort that its owner did not request.
-        """
-        self.state = State.ENDING
-        if committed is not None:
-            self.committed, self.has_offsets_to_apply = committed, bool(committed.offsets)
-        elif why:
-            self._aborted = self.number, why
+    def end(self, end: Committed | Aborted) -> Work:
+        """End the present transaction, after the decision is logged. Call `ended` when everything is marked."""
+        self.state, self.is_decided = State.ENDING, True
+        self._leave_unmarked(end)
+        if isinstance(end, Committed):
+            self.committed = end
+        elif end.why:
+            self._aborted = end.number, end.number, end.why
         return self.work
+
+    def is_unmarked(self, number: int) -> bool:
+        """Whether a transaction has ended, and is not marked in all topics."""
+        return self.unmarked is not None and self.unmarked.number == number
+
+    def _leave_unmarked(self, end: Committed | Aborted) -> None:
+        is_commit = isinstance(end, Committed)
+        if end.number == self.number and self.joined:
+            counted = frozenset((*end.branches, self.producer_id)) if isinstance(end, Committed) else frozenset[int]()
+            self.unmarked = Unmarked(end.number, is_commit, counted, self.joined)
+        elif end.number >= self.number:
+            self.unmarked = None  # It has ended because the one before was marked everywhere.
 
     def ended(self) -> None:
         """Go on to the next transaction, once everything is marked."""
-        self.state, self.work = State.IDLE, Work()
-        self.number += 1
+        self._go_on_at(self.number + 1)
+
+    def _go_on_at(self, number: int) -> None:
+        if number > self.number:
+            self.number, self.work, self.joined = number, Work(), {}
+            self.state, self.is_decided = State.IDLE, False
 
     # --- the log ---
 
-    def snapshot(self) -> list[TransactionEvent]:
+    def snapshot(self) -> list[NameEvent]:
         """The state as events."""
-        events: list[TransactionEvent] = [
-            Named(self.name, self.producer_id, self.epoch, self.number, self.opened_ms, self.resumed),
-        ]
-        if self.committed is not None:
+        events, unmarked = list[NameEvent](), self.unmarked
+        if self.committed is not None and not (unmarked is not None and unmarked.is_commit):
             events.append(self.committed)
-            if not self.has_offsets_to_apply:
-                events.append(OffsetsApplied(self.name))
-        return events
+        if unmarked is not None:
+            events.append(msgspec.structs.replace(self._named(), number=unmarked.number))
+            events += self._joins(unmarked.number, unmarked.left)
+            end = self.committed if unmarked.is_commit else Aborted(self.name, unmarked.number)
+            assert end is not None, "an unmarked commit is the last one"
+            events.append(end)
+        events.append(self._named())
+        if self._aborted is not None:
+            first, last, why = self._aborted
+            events.append(Aborted(self.name, first, why, last))
+        if not self.is_untouched:
+            events.append(Branches(self.name, list(self.branches)))
+        return events if self.is_decided else events + self._joins(self.number, self.joined)
 
-    def apply(self, event: TransactionEvent) -> None:
+    def _joins(self, number: int, topics: Mapping[TopicKey, Iterable[int]]) -> list[NameEvent]:
+        return [Joined(self.name, number, branch, *topic) for topic, branches in topics.items() for branch in branches]
+
+    def apply(self, event: NameEvent) -> None:
         """Apply an event of the log."""
         match event:
-            case Named(_, producer_id, epoch, number, opened_ms, resumed):
-                self.producer_id, self.epoch, self.opened_ms, self.resumed = producer_id, epoch, opened_ms, resumed
-                self.number = max(self.number, number)
+            case Named():
+                self.producer_id, self.epoch = event.producer_id, event.epoch
+                self.opened_ms, self.resumed = event.opened_ms, event.resumed
+                self.user, self.timeout_s = event.user, event.timeout_ms / 1000
+                self._openings.clear()
+                self._openings.extend(event.openings)
+                self.branches.clear()
+                self._aborted, self.is_untouched = None, True
+                self._go_on_at(event.number)
+            case Branches(_, branches, dropped):
+                self.branches.pop(dropped, None)
+                self.branches.update(dict.fromkeys(branches))
+                self.is_untouched = False
+            case Joined(_, number, branch, topic, topic_id):
+                self.is_untouched = False
+                if number == self.number:
+                    self.joined.setdefault(TopicKey(topic, topic_id), {})[branch] = None
             case Committed(_, number):
-                self.committed, self.has_offsets_to_apply = event, bool(event.offsets)
-                self.number = max(self.number, number + 1)
-            case OffsetsApplied():
-                self.has_offsets_to_apply = False
+                self._leave_unmarked(event)
+                self.committed = event
+                self.is_untouched = False
+                self._go_on_at(number + 1)
+            case Aborted(_, number, why, last):
+                last = max(number, last)
+                self._leave_unmarked(event)
+                if why:
+                    self._aborted = number, last, why
+                self.is_untouched = False
+                self._go_on_at(last + 1)
             case NameForgotten():
                 pass

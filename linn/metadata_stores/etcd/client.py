@@ -1,14 +1,16 @@
 """EtcdClient: requests to any member of etcd that answers.
 
 Laws: a change that must not be made twice is asked for once, and its outcome is unknown unless etcd itself says that it
-did nothing. All other requests are repeated at the next member, which is asked first from then on. A request ends
-within REQUEST_S; CONNECTIONS_MAX are under way at a time.
+did nothing. All other requests are repeated at the next member, which is asked first from then on. A member that owes
+an answer for SILENT_S is asked for nothing more while another one is there. A request ends within REQUEST_S;
+CONNECTIONS_MAX are under way at a time.
 """
 
 from __future__ import annotations
 
 import ssl
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from typing import TypeVar
 
 import trio
@@ -36,6 +38,9 @@ REQUEST_S = 5.0
 """Time for a request, at whatever members it is tried."""
 ATTEMPT_S_MIN = 1.0
 """Time for one member at least: an election within etcd takes about a second."""
+SILENT_S = 0.5
+"""Time without an answer after which requests go to another member: a small part of the shortest session, and several
+times what a busy etcd takes."""
 CONNECTIONS_MAX = 8
 IDLE_S_MAX = 30.0
 """Age at which an unused connection is closed: a firewall may have forgotten it."""
@@ -77,6 +82,8 @@ class EtcdClient:
         self._first = 0
         """The member to ask first."""
         self._idle: list[list[HttpConnection]] = [[] for _ in endpoints]
+        self._owed_s: list[list[float]] = [[] for _ in endpoints]
+        """The times at which each member was asked for answers that it still owes."""
         self._places = trio.Semaphore(CONNECTIONS_MAX)
         self._attempt_s = max(ATTEMPT_S_MIN, REQUEST_S / len(endpoints))
         self._is_closed = False
@@ -105,7 +112,7 @@ class EtcdClient:
             MetadataUnknown: no answer came, and it may have been done, or may still be; only if `changes`.
             LeaseLost, LimitExceeded, MetadataError: etcd refuses; nothing was done. MetadataError, also: the answer is
                 none of etcd's.
-        Cancellation: it may have been done.
+        Cancellation: it may have been done; the next member is asked first from then on.
         """
         end_s = self._env.clock.monotonic() + REQUEST_S
         failure = _Failure(MetadataUnavailable("too many requests to etcd wait for their answers"), did_nothing=True)
@@ -120,8 +127,13 @@ class EtcdClient:
                 left_s = end_s - self._env.clock.monotonic()
                 if left_s <= 0:
                     break
+                place = self._chosen()
                 try:
-                    return await self._ask_one(path, body, read, left_s, repeats=repeats, bytes_max=bytes_max)
+                    with self._owing(place):
+                        return await self._ask_one(path, body, read, left_s, repeats=repeats, bytes_max=bytes_max)
+                except trio.Cancelled:
+                    self._move_on(place)  # The caller could wait no longer, and will ask again.
+                    raise
                 except _Failure as error:
                     failure = error
                     was_sent = was_sent or not error.did_nothing
@@ -132,6 +144,29 @@ class EtcdClient:
         if changes and was_sent and not failure.is_final:
             raise MetadataUnknown(f"etcd may have made the change, or not: {failure.error.text}") from failure
         raise failure.error from failure
+
+    async def ask_beside(self, path: str, body: bytes, read: Callable[[bytes], T]) -> T:
+        """Ask as `ask`, and once more each SILENT_S without an answer; the first outcome counts.
+
+        A member that is alive may owe its answer to one that is not: it has passed the request on to etcd's leader.
+        Raises and cancellation: as `ask`.
+        """
+        found, errors = list[T](), list[LinnError]()
+
+        async def ask() -> None:
+            try:
+                found.append(await self.ask(path, body, read))
+            except LinnError as error:
+                errors.append(error)
+            nursery.cancel_scope.cancel()
+
+        async with trio.open_nursery() as nursery:
+            for _ in range(len(self._endpoints)):
+                nursery.start_soon(ask)
+                await self._env.clock.sleep(SILENT_S)
+        if found:
+            return found[0]
+        raise errors[0]
 
     async def _ask_one(
         self, path: str, body: bytes, read: Callable[[bytes], T], left_s: float, *, repeats: bool, bytes_max: int
@@ -168,7 +203,8 @@ class EtcdClient:
         failure = _Failure(MetadataUnavailable("etcd does not answer"))
         for _ in range(len(self._endpoints) + 1):
             try:
-                return await self._begin_one(path, body)
+                with self._owing(self._chosen()):
+                    return await self._begin_one(path, body)
             except _Failure as error:
                 failure = error
                 if error.is_final:
@@ -222,6 +258,25 @@ class EtcdClient:
         if isinstance(error, MetadataError):
             return MetadataError(f"{self._endpoints[place].address}: {error.text}")
         return MetadataUnavailable(error.text)
+
+    def _chosen(self) -> int:
+        """Return the member to ask: the first one, unless it is silent and another one is not."""
+        silent_s = self._env.clock.monotonic() - SILENT_S
+        for _ in self._endpoints:
+            if not any(asked_s <= silent_s for asked_s in self._owed_s[self._first]):
+                break
+            self._move_on(self._first)
+        return self._first
+
+    @contextmanager
+    def _owing(self, place: int) -> Iterator[None]:
+        """Note a request that a member has not answered yet."""
+        asked_s = self._env.clock.monotonic()
+        self._owed_s[place].append(asked_s)
+        try:
+            yield
+        finally:
+            self._owed_s[place].remove(asked_s)
 
     def _move_on(self, place: int) -> None:
         """Ask another member first from now on."""

@@ -105,7 +105,7 @@ class EtcdStore:
 
     async def renew_lease(self, lease: int) -> None:
         """See `MetadataStore.renew_lease`."""
-        await self._client.ask("/v3/lease/keepalive", lease_request(lease), lambda body: renewed(body, lease))
+        await self._client.ask_beside("/v3/lease/keepalive", lease_request(lease), lambda body: renewed(body, lease))
 
     async def revoke_lease(self, lease: int) -> None:
         """See `MetadataStore.revoke_lease`."""

@@ -6,6 +6,7 @@ connection has room for its answer. Waiting arguments are kept as text, and coun
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
 from functools import partial
 
 import trio
@@ -27,11 +28,15 @@ DESCRIPTIONS_MAX = 2
 WAITING_BYTES_MAX = 2 * ARGUMENTS_BYTES_MAX
 """Limit of one connection's arguments: one verb in progress, and one waiting."""
 
+Nodes = Callable[[], Sequence[tuple[int, str]]]
+
 
 class Administering:
     """The requests of one connection that concern the broker as a whole."""
 
-    def __init__(self, responder: Responder, subscribing: Subscribing) -> None:
+    def __init__(self, responder: Responder, subscribing: Subscribing, nodes: Nodes) -> None:
+        """`nodes`: (number, address) of each broker that the client may reach."""
+        self._nodes = nodes
         self._responder = responder
         self._subscribing = subscribing
         self._memory = responder.gateway.memory.received
@@ -62,10 +67,10 @@ class Administering:
             raise LimitExceeded(f"a description of {partitions} partitions is larger than a frame: name fewer topics")
         if not event.correlation:
             return
-        address = next(iter(gateway.addresses.values()), "")
+        nodes = self._nodes()
         elsewhere = session.bounds_elsewhere(names)
         if elsewhere is None and len(names) + partitions <= DESCRIBED_AT_ONCE_MAX:
-            steps = description_frame(gateway.name, address, names, session.topic_bounds, event.correlation)
+            steps = description_frame(gateway.name, nodes, names, session.topic_bounds, event.correlation)
             responder.answer(event.correlation, [run_steps(steps)])
             return
 
@@ -76,7 +81,7 @@ class Administering:
                     if elsewhere is not None:
                         find = partial(find, elsewhere=await elsewhere.ask())
                     await responder.outbox.wait_room()
-                    steps = description_frame(gateway.name, address, names, find, event.correlation)
+                    steps = description_frame(gateway.name, nodes, names, find, event.correlation)
                     responder.answer(event.correlation, [await gateway.long_work.run(steps, immediate=True)])
             finally:
                 self._descriptions -= 1

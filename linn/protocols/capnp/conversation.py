@@ -130,7 +130,7 @@ class Conversation:
         self._subscribing = Subscribing(self._responder)
         self._publishing = Publishing(self._responder, self._subscribing)
         self._reading = Reading(self._responder)
-        self._administering = Administering(self._responder, self._subscribing)
+        self._administering = Administering(self._responder, self._subscribing, partial(gateway.nodes, stream))
         self._transacting = Transacting(self._responder, self._subscribing)
         self._heard = True
         self._missed = self._heard_bytes = self._in_a_row = 0
@@ -234,7 +234,7 @@ class Conversation:
             raise
 
     def _welcome(self) -> m.Welcome:
-        settings = self._gateway.settings
+        settings, membership = self._gateway.settings, self._gateway.membership
         producer_id = self._session.take_producer_id()
         return m.Welcome(
             self._handshake.version,
@@ -249,6 +249,8 @@ class Conversation:
             producer_id,
             self._session.producer_key(producer_id),
             self._user,
+            cluster=membership.cluster if membership is not None else "",
+            node=membership.node if membership is not None else 0,
         )
 
     def watch(self) -> None:

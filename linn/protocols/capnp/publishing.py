@@ -77,17 +77,18 @@ class Publishing:
             raise
         acks = _ACKS[publish.acks]
         request = PublishRequest(
-            publish.target, event.batches, publish.to_exchange, publish.partition, acks, wants_returned
+            publish.target, event.batches, publish.to_exchange, publish.partition, acks, wants_returned, publish.topics
         )
         self._lane.publish(request, event.correlation)
 
-    @staticmethod
-    def _check(publish: m.Publish, batches: Sequence[RecordBatch], wants_returned: bool) -> None:
+    def _check(self, publish: m.Publish, batches: Sequence[RecordBatch], wants_returned: bool) -> None:
         """Check a publish. Raises LinnError."""
         if not batches:
             raise ProtocolError("a publish without batches")
         if publish.acks >= len(_ACKS):
             raise RequestUnknown(f"acks {publish.acks} is not known to this version")
+        if publish.topics and (self._responder.session.forwards or not publish.to_exchange):
+            raise ProtocolError("only brokers say which topics an exchange has chosen")
         if wants_returned and sum([batch.count for batch in batches]) > m.MANDATORY_RECORDS_MAX:
             raise LimitExceeded(f"a mandatory publish of more than {m.MANDATORY_RECORDS_MAX} records")
 

@@ -74,10 +74,14 @@ class Subscribing:
         """Begin a subscription. Raises LinnError."""
         subscribe = event.message
         assert isinstance(subscribe, m.Subscribe)
-        request, session = _request(subscribe), self._responder.session
-        if session.is_missing(request):
-            self._responder.in_task(event, lambda: self._make_and_subscribe(event, request))
-            return
+        request = _request(subscribe)
+        if self._responder.session.is_missing(request):
+            self._responder.in_task(event, lambda: self._make_and_subscribe(event, subscribe, request))
+        else:
+            self._subscribe(event, subscribe, request)
+
+    def _subscribe(self, event: Event, subscribe: m.Subscribe, request: SubscribeRequest) -> None:
+        session = self._responder.session
         id = self._subscription_ids + 1
         subscriber = Subscriber(id, request, self._responder, self._delivery_bytes)
         try:
@@ -105,9 +109,9 @@ class Subscribing:
         if passed_on is not None:
             self._responder.session.unsubscribe(passed_on.leg)
 
-    async def _make_and_subscribe(self, event: Event, request: SubscribeRequest) -> None:
+    async def _make_and_subscribe(self, event: Event, subscribe: m.Subscribe, request: SubscribeRequest) -> None:
         await self._responder.session.make_missing(request)
-        self.subscribe(event)
+        self._subscribe(event, subscribe, request)
 
     def _delivery_bytes(self) -> int:
         """The size of a delivery: one per subscription fits into half of the outbox; small if memory is short."""
@@ -135,6 +139,14 @@ class Subscribing:
         if passed_on is None:
             raise SubscriptionUnknown(f"this connection has no subscription {id}")
         return passed_on
+
+    def is_elsewhere(self, id: int) -> bool:
+        """Whether the consumer of a subscription is at another broker."""
+        return id in self._passed_on
+
+    def pass_on(self, event: Event, id: int) -> None:
+        """Pass a request on to the broker of a subscription's consumer. Raises SubscriptionUnknown."""
+        self._elsewhere(id).pass_on(event)
 
     def consumer(self, id: int) -> AnyConsumer:
         """The consumer of a subscription at this broker. Raises SubscriptionUnknown."""

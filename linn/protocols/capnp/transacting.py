@@ -2,7 +2,12 @@
 
 from __future__ import annotations
 
-from linn.api import IDENTITY_CHARACTERS_MAX, LimitExceeded
+from functools import partial
+from typing import TypeVar
+
+from msgspec.structs import replace
+
+from linn.api import IDENTITY_CHARACTERS_MAX, LimitExceeded, RequestedEnd
 from linn.protocols.capnp.responder import Responder
 from linn.protocols.capnp.subscribing import Subscribing
 from linn.wire import messages as m
@@ -16,8 +21,14 @@ ENTRIES_MAX = 256
 """Limit of the entries settled together: they are carried out without a pause, in a few milliseconds."""
 
 
+Named = TypeVar("Named", m.OpenTransactions, m.AddBranch, m.SettleInTransaction, m.EndTransaction)
+
+
 class Transacting:
-    """The transactions of a connection. A client may continue them over another connection."""
+    """The transactions of a connection. A client may continue them over another connection.
+
+    In a cluster, requests go on to the broker that leads the log of transactions, with the key of the owner's id.
+    """
 
     def __init__(self, responder: Responder, subscribing: Subscribing) -> None:
         self._responder = responder
@@ -29,6 +40,12 @@ class Transacting:
         """Take the key that a request shows of its owner's id. Raises ProducerForeign, LimitExceeded."""
         if message.producer_key:
             self._responder.session.claim_producer_id(message.producer_id, message.producer_key)
+
+    def _keyed(self, message: Named) -> Named:
+        """A request with the key of its owner's id, for another broker. Raises ProducerForeign."""
+        if not message.producer_id:
+            return message
+        return replace(message, producer_key=self._responder.session.producer_key(message.producer_id))
 
     def open(self, event: Event) -> None:
         """Take over a name; answered once it is durable. Raises LimitExceeded."""
@@ -46,24 +63,41 @@ class Transacting:
             if message.producer_id:
                 self._claim(message)
                 owner = message.producer_id, message.epoch
-            opened = await session.open_transactions(message.name, message.timeout_ms / 1000, owner, message.opening)
+
+            async def here() -> m.OpenedTransactions:
+                timeout_s = message.timeout_ms / 1000
+                opened = await session.open_transactions(message.name, timeout_s, owner, message.opening)
+                return m.OpenedTransactions(*opened, session.producer_key(opened[0]))
+
+            answer = await session.at_coordinator(here, self._keyed(message))
+            session.claim_producer_id(answer.producer_id, answer.producer_key)
             self._names.add(message.name)
-            key = session.producer_key(opened[0])
-            responder.reply(event.correlation, m.OpenedTransactions(*opened, key))
+            responder.reply(event.correlation, answer)
 
         responder.in_task(event, work)
 
     def add_branch(self, event: Event) -> None:
-        """Let a producer write in a client's transactions. Raises ProducerForeign, TransactionError, LimitExceeded."""
+        """Let a producer write in a client's transactions; answered once that is durable.
+
+        Raises ProducerForeign, TransactionError, LimitExceeded, StorageError.
+        """
         message = event.message
         assert isinstance(message, m.AddBranch)
         self._claim(message)
-        numbers = message.producer_id, message.epoch, message.branch
-        self._responder.session.add_branch(*numbers)
-        self._responder.reply(event.correlation, m.Done())
+        numbers, session = (message.producer_id, message.epoch, message.branch), self._responder.session
+        if not session.is_clustered:
+            self._responder.when_passed(session.add_branch(*numbers), event.correlation, m.Done())
+            return
+        session.check_branch(message.branch)
+
+        async def work() -> None:
+            await session.at_coordinator(lambda: session.announce(*numbers), self._keyed(message))
+            self._responder.reply(event.correlation, m.Done())
+
+        self._responder.in_task(event, work)
 
     def settle(self, event: Event) -> None:
-        """Ack records, or commit offsets, when a transaction is committed.
+        """Ack records, or commit offsets, when a transaction is committed; answered once it is sure of them.
 
         Raises SubscriptionUnknown, ProducerForeign, TransactionError, LimitExceeded, DeliveryNotCurrent, GroupFenced,
         ...
@@ -74,11 +108,23 @@ class Transacting:
             text = f"{len(message.entries)} entries to settle in a transaction, more than {ENTRIES_MAX}"
             raise LimitExceeded(text)
         self._claim(message)
-        owner = message.producer_id, message.epoch, message.number
+        owner, session = (message.producer_id, message.epoch, message.number), self._responder.session
+        if self._subscribing.is_elsewhere(message.subscription):
+            self._subscribing.pass_on(event._replace(message=self._keyed(message)), message.subscription)
+            return
         consumer = self._subscribing.consumer(message.subscription)
         settlements = [self._subscribing.settlement(entry) for entry in message.entries]
-        self._responder.session.settle_in_transaction(owner, consumer, settlements)
-        self._responder.reply(event.correlation, m.Done())
+        if not session.is_clustered:
+            awaits = session.settle_in_transaction(owner, consumer, settlements)
+            self._responder.when_passed(awaits, event.correlation, m.Done())
+            return
+
+        async def work() -> None:
+            for mark, end in await session.settle_over_brokers(owner, consumer, settlements):
+                await mark.wait(end)
+            self._responder.reply(event.correlation, m.Done())
+
+        self._responder.in_task(event, work)
 
     def end(self, event: Event) -> None:
         """End a transaction; answered once its decision is durable, and markers are written where the disk has space.
@@ -93,14 +139,18 @@ class Transacting:
         if len(message.identity) > IDENTITY_CHARACTERS_MAX:
             raise LimitExceeded(f"the identity of a commit is longer than {IDENTITY_CHARACTERS_MAX} characters")
         self._claim(message)
-        owner = message.producer_id, message.epoch, message.number
-        ending = responder.session.end_transaction(
-            owner,
-            is_commit=message.is_commit,
-            branches=message.branches,
-            sequence=message.sequence,
-            identity=message.identity,
-        )
+        owner, session = (message.producer_id, message.epoch, message.number), responder.session
+        how = RequestedEnd(message.is_commit, message.branches, message.sequence, message.identity)
+        if session.is_clustered:
+
+            async def pass_on() -> None:
+                here = partial(session.end_over_brokers, owner, how)
+                await session.at_coordinator(here, self._keyed(message))
+                responder.reply(event.correlation, m.Done())
+
+            responder.in_task(event, pass_on)
+            return
+        ending = session.end_transaction(owner, how)
         if ending is None:
             responder.reply(event.correlation, m.Done())
             return

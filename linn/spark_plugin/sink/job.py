@@ -156,7 +156,7 @@ def commit(written: Sequence[Written], sequence: int, identity: str | None = Non
     assert ticket is not None
     if any(message.ticket != ticket for message in counted):
         raise SparkWriteInterrupted(
-            "the broker was restarted, or the transaction timed out, while tasks were writing: write the batch again"
+            "the broker lost power, or the transaction timed out, while tasks were writing: write the batch again"
         )
     producers = [producer for message in counted for producer in message.producers]
     identity = identity or rows_identity(counted)

@@ -264,11 +264,11 @@ class DramLog(PartitionLog):
                 offset = batch.end_offset
 
     async def enforce_retention(
-        self, now_ms: int, *, age_ms: int | None, bytes_max: int | None, before: int | None
+        self, now_ms: int, *, age_ms: int | None, bytes_max: int | None, before: int | None, keep: int | None = None
     ) -> int:
         """Drop batches as the port says: individually in memory, and by whole scratch files."""
         self._check_usable()
-        bound = Bound(now_ms - age_ms if age_ms is not None else None, before)
+        bound = Bound(now_ms - age_ms if age_ms is not None else None, before, keep)
         excess = self._size_bytes - bytes_max if bytes_max is not None else 0
         start = self._start
         for run in self._runs:

@@ -29,6 +29,12 @@ class Bound:
 
     oldest_ms: int | None
     before: int | None
+    keep: int | None = None
+    """Nothing is dropped from here on."""
+
+    def keeps(self, end_offset: int) -> bool:
+        """Whether a part that ends there must not be dropped, whatever bound it exceeds."""
+        return self.keep is not None and end_offset > self.keep
 
     def is_over(self, append_ms: int, end_offset: int) -> bool:
         """Whether a part that was appended at that time and ends there should be dropped."""
@@ -114,7 +120,7 @@ class MemoryRun:
         for place in range(self._first, len(self._batches)):
             batch = self._batches[place]
             over = excess_bytes > 0 and place != last
-            if not (over or bound.is_over(batch.append_time_ms, batch.end_offset)):
+            if bound.keeps(batch.end_offset) or not (over or bound.is_over(batch.append_time_ms, batch.end_offset)):
                 break
             excess_bytes -= batch.size
             end = batch.end_offset

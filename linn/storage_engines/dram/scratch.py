@@ -82,8 +82,8 @@ class ScratchRun:
 
     def droppable(self, bound: Bound, excess_bytes: int, *, newest: bool) -> int:
         """The end if the whole run exceeds a bound, otherwise the base. Size does not count for the `newest` run."""
-        over = excess_bytes > 0 and not newest
-        return self.end_offset if over or bound.is_over(self.last_append_ms, self.end_offset) else self.base_offset
+        over = (excess_bytes > 0 and not newest) or bound.is_over(self.last_append_ms, self.end_offset)
+        return self.end_offset if over and not bound.keeps(self.end_offset) else self.base_offset
 
     async def cut(self, after: int) -> None:
         """Drop the batches from offset `after` on, which must be a boundary. Raises OffsetOutOfRange, StorageError."""

@@ -33,6 +33,7 @@ from linn.api import (
     LogStatistics,
     OffsetOutOfRange,
     PartitionLog,
+    Producers,
     RecordBatch,
     StorageError,
     StoredBatch,
@@ -230,9 +231,8 @@ class SegmentedLog(PartitionLog):
 
     def _roll(self) -> Segment:
         """Begin a new segment after the active one. Raises DiskFull, StorageError: nothing has changed."""
-        segment = Segment(
-            self._disk, f"{self._folder}/{self._end:020d}", self._end, self._settings.index_interval_bytes
-        )
+        base, interval_bytes = self._end, self._settings.index_interval_bytes
+        segment = Segment(self._disk, f"{self._folder}/{base:020d}", base, interval_bytes)
         segment.create()
         self._active.facts = self.facts.encode()
         self._folder_changes += 1
@@ -495,6 +495,12 @@ class SegmentedLog(PartitionLog):
         async with self._working():
             await self._cut(Checkpoint(start, start, cut=0))
 
+    async def know_producers(self, producers: Producers) -> None:
+        """Replace the producers as the port says, and store a snapshot."""
+        async with self._working():
+            self.facts.producers = producers
+            await self._keep_facts()
+
     async def _cut(self, checkpoint: Checkpoint) -> None:
         """Carry out the cut in a checkpoint; the log is closed to other callers meanwhile."""
         self._refusal = "it was being cut"
@@ -510,7 +516,7 @@ class SegmentedLog(PartitionLog):
         self._open_segments.clear()
 
     async def enforce_retention(
-        self, now_ms: int, *, age_ms: int | None, bytes_max: int | None, before: int | None
+        self, now_ms: int, *, age_ms: int | None, bytes_max: int | None, before: int | None, keep: int | None = None
     ) -> int:
         """Drop segments as the port says. Seals finished segments first, to leave little to scan after a crash."""
         async with self._working():
@@ -523,10 +529,9 @@ class SegmentedLog(PartitionLog):
             if image is not None:
                 await self._index_active(active, image)
             finished = self._segments[:-1]
-            budget, dead_bytes = self._budget(bytes_max), self._size_bytes - self.size_bytes()
-            count = count_to_drop(
-                finished, now_ms, age_ms=age_ms, bytes_max=budget, before=before, dead_bytes=dead_bytes
-            )
+            budget = bytes_max - active.size_bytes if bytes_max is not None else None
+            bounds = {"age_ms": age_ms, "bytes_max": budget, "before": before}
+            count = count_to_drop(finished, now_ms, keep, **bounds, dead_bytes=self._size_bytes - self.size_bytes())
             self._start = max(self._start, self._bases[count])
             await self._drop(bisect_right(self._bases, self._start) - 1)
             await self._rest_if_idle()
@@ -540,9 +545,6 @@ class SegmentedLog(PartitionLog):
                 await self._note_end()
                 self._active.shut()
         self._idle_since = self._end
-
-    def _budget(self, bytes_max: int | None) -> int | None:
-        return bytes_max - self._active.size_bytes if bytes_max is not None else None
 
     def _roll_if_old(self, now_ms: int, age_ms: int | None, before: int | None) -> None:
         active = self._active

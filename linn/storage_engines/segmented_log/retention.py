@@ -17,21 +17,24 @@ class Droppable(Protocol):
 def count_to_drop(
     parts: Sequence[Droppable],
     now_ms: int,
+    keep: int | None = None,
     *,
     age_ms: int | None,
     bytes_max: int | None,
     before: int | None,
     dead_bytes: int = 0,
 ) -> int:
-    """The number of `parts`, oldest first, that exceed a bound. Age counts from the last append, by the broker's clock.
+    """The number of `parts`, oldest first, that exceed a bound. Parts that end beyond `keep` are kept.
 
-    The clock may have been wrong at some appends. The age of a part with a time in the future is unknown, but later
-    parts limit it: no part is older than an earlier one. `dead_bytes` of the first part lie before the start of the log
-    and do not count against `bytes_max`.
+    Age counts from the last append, by the broker's clock. The clock may have been wrong at some appends. The age of a
+    part with a time in the future is unknown, but later parts limit it: no part is older than an earlier one.
+    `dead_bytes` of the first part lie before the start of the log and do not count against `bytes_max`.
     """
     total = sum(part.size_bytes for part in parts) - dead_bytes
     count, newest_ms = 0, -1
     for number, part in enumerate(parts, 1):
+        if keep is not None and part.end_offset > keep:
+            break
         is_in_future = age_ms is not None and part.last_append_ms > now_ms
         if not is_in_future:
             newest_ms = max(newest_ms, part.last_append_ms)

@@ -137,7 +137,8 @@ enum class Place : std::uint16_t { earliest = 1, latest = 2 };
 class Client {
  public:
   /// Connect and be welcomed, once. URLs: linn://HOST[:PORT] (port 5466 where there is none), linn://[V6][:PORT],
-  /// linn+unix:///PATH.
+  /// linn+unix:///PATH, and linn://HOST,HOST for several brokers of a cluster: the first that answers is used, and
+  /// after a loss the next one.
   ///
   /// Throws Error listener.address_invalid, connection.failed, protocol.version_unsupported, protocol.malformed (what
   /// answered is no broker of linn), tls.failed, or auth.failed (the broker refuses the login, there is none, or it has

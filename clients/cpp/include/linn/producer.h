@@ -38,7 +38,7 @@ struct ProducerOptions {
   /// Of a topic. -1: the broker chooses, by the hash of the key where a batch has keys (records without one then count
   /// as hash 0), else one partition per batch, by turns.
   std::int32_t partition = -1;
-  Acks acks = Acks::leader;
+  Acks acks = Acks::all;
   /// Codec::zstd compresses bodies; needs `zstd_available()` and a broker that can tell.
   Codec codec = Codec::none;
   /// Of an exchange: whether `Placement::returned` says which records no topic took.

@@ -409,15 +409,20 @@ class Admin(Facade[AsyncAdmin]):
         """
         return self._thread.call(self._made.whoami)
 
-    def cluster(self) -> ClusterDescription:
-        """Describe the cluster as the broker knows it: nodes, controller and metadata store.
+    def cluster(self, *, troubled_max: int = 10) -> ClusterDescription:
+        """Describe the cluster as the broker knows it: nodes, controller, metadata store, and topics in trouble.
 
         `node` is None, and all else is empty, where the broker is alone.
+
+        Args:
+            troubled_max: limit of the topics in trouble to list, at most 10,000; the worst come first.
+
+        Raises ConfigError: `troubled_max` is out of range.
 
         Example:
             alive = [node for node in client.admin.cluster()["nodes"] if node["state"] == "alive"]
         """
-        return self._thread.call(self._made.cluster)
+        return self._thread.call(self._made.cluster, troubled_max=troubled_max)
 
     def broker(self) -> BrokerDescription:
         """Describe the broker: name, version, listeners, and numbers of connections, topics and exchanges.

@@ -64,7 +64,7 @@ class Client(BaseClient):
         topic: str | None = None,
         *,
         exchange: str | None = None,
-        acks: AcksName = "leader",
+        acks: AcksName = "all",
         linger_ms: float = 0,
         batch_bytes_max: int = BATCH_BYTES_MAX,
         codec: Literal["zstd"] | None = None,
@@ -75,8 +75,8 @@ class Client(BaseClient):
         """Open a producer for one topic or one exchange.
 
         Args:
-            acks: "leader": confirmed when stored as durably as the topic requires; "all": by every in-sync replica;
-                "none": passed to the connection and not confirmed.
+            acks: "all": confirmed when every in-sync replica has stored it as durably as the topic requires; "leader":
+                when the broker that leads the topic has; "none": passed to the connection and not confirmed.
             linger_ms: time that a message may wait for others to share its batch; 0: see `Producer`.
             batch_bytes_max: approximate size at which a batch is sent.
             codec: compression of batches, if the broker supports it.
@@ -391,9 +391,10 @@ def connect(
 ) -> Client:
     """Connect to the broker at `url`: `with linn.sync.connect("linn://127.0.0.1") as client`.
 
-    URLs are linn://HOST[:PORT] (default port 5466), linns://HOST[:PORT] for TLS, and linn+unix:///PATH. With `wait_s`,
-    a program may start before its broker: attempts are repeated for that time. See `ClientOptions` for the other
-    options.
+    URLs are linn://HOST[:PORT] (default port 5466), linns://HOST[:PORT] for TLS, and linn+unix:///PATH. Several brokers
+    of a cluster are separated by commas, linn://HOST,HOST: the first that answers is used, and another after a loss.
+    With `wait_s`, a program may start before its broker: attempts are repeated for that time. See `ClientOptions` for
+    the other options.
 
     Raises:
         MessageInvalid: an option is wrong. AddressInvalid: the URL is malformed. ConnectFailed: nothing listens

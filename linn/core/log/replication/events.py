@@ -21,6 +21,8 @@ class PartView(NamedTuple):
     isr: frozenset[int]
     replicas: frozenset[int]
     """The nodes that hold the group or are to hold it."""
+    unfit: frozenset[int] = frozenset()
+    """Members with a full disk, and other nodes with a damaged log."""
 
 
 class LogTable(NamedTuple):
@@ -36,16 +38,32 @@ class Cut(NamedTuple):
     """Drop the records of a log from an offset on; none if that is its end."""
 
     at: int
+    producers: bytes = b""
+    """A snapshot of the producers of the records before it, as the leader knows them; empty: none are told."""
 
 
 class Restart(NamedTuple):
     """Drop all records of a log, and go on at the leader's start."""
 
     at: int
+    producers: bytes = b""
+    """The same as in `Cut`."""
 
 
 Match = Cut | Restart
 """The beginning of an epoch at a follower, for one log."""
+
+
+class Lag(NamedTuple):
+    """The distance of a replica from its leader."""
+
+    is_linked: bool
+    """Whether it follows now."""
+    records: int | None
+    """Records of all logs that it has not acknowledged; None: it has not followed in this epoch."""
+    seconds: float
+    """Time since it had all that the leader had; 0: it has."""
+
 
 # --- outputs ---------------------------------------------------------------------------------------------------------
 

@@ -17,7 +17,7 @@ Laws (rules of `tests/models/replication.py`):
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 
 from linn.core.errors.replication import NotLeader
@@ -27,6 +27,7 @@ from linn.core.log.replication.events import (
     Command,
     Commit,
     GoOffline,
+    Lag,
     LogTable,
     Match,
     PartView,
@@ -36,8 +37,10 @@ from linn.core.log.replication.events import (
 from linn.core.log.replication.matching import check_table, match_logs, table_of
 from linn.core.log.storage import PartitionLog
 
-LINK_LOST_S = 2.0
-"""Time without a link after which a member is removed: publishes wait for as long when a follower dies."""
+LOST_S = 2.0
+"""Time without a word, or a link, after which a member is removed: publishes wait for as long when a follower dies. It
+is told in whole pauses between pings (0.5 s), which come in time however long the follower's disk takes for records: it
+syncs in threads. So three pings in a row are missing. At most 2.75 s after the last word the store is asked."""
 LAG_S = 10.0
 """Time that a member may be behind before it is removed."""
 READ_AGAIN_S = 0.5
@@ -62,8 +65,10 @@ class _Peer:
 
     session: str = ""
     """The session in which it follows; empty: it does not."""
-    since_s: float = 0.0
-    """When that began or ended."""
+    heard_s: float = 0.0
+    """When its last word came."""
+    silent_s: Callable[[], float] = float
+    """The time since then."""
     ends: dict[int, int] = field(default_factory=dict)
     """Ends acknowledged in this epoch, by log."""
     goal: dict[int, int] = field(default_factory=dict)
@@ -116,8 +121,7 @@ class Leader:
         return len([node for node in self._counted if node == self._node or self._may_follow(node)]) >= self._minimum
 
     def _may_follow(self, node: int) -> bool:
-        peer = self._peer(node)
-        return bool(peer.session) or self._now_s - peer.since_s < LINK_LOST_S
+        return self._now_s - self._peer(node).heard_s < LOST_S
 
     def watermarks(self) -> dict[int, int]:
         """The offset of each log below which everything is committed."""
@@ -197,12 +201,18 @@ class Leader:
     # --- followers ---------------------------------------------------------------------------------------------------
 
     def followed(
-        self, node: int, epoch: int, session: str, tables: Mapping[int, LogTable], now_s: float
+        self,
+        node: int,
+        epoch: int,
+        session: str,
+        tables: Mapping[int, LogTable],
+        silent_s: Callable[[], float],
+        now_s: float,
     ) -> dict[int, Match]:
         """Match a follower's logs with the leader's; returns where each has to be cut. A log that it lacks is empty.
 
         Its acknowledgements count from now on, and none from before. The caller closes the node's other links: an
-        older one must not end what this one has begun.
+        older one must not end what this one has begun. `silent_s` tells the time since the node's last word.
 
         Raises NotLeader: it means another epoch, or this one is over. ProtocolError: a table is wrong.
         """
@@ -212,7 +222,7 @@ class Leader:
         for table in tables.values():
             check_table(table)
         peer = self._peer(node)
-        peer.session, peer.since_s, peer.ends = session, now_s, {}
+        peer.session, peer.heard_s, peer.silent_s, peer.ends = session, now_s, silent_s, {}
         self._now_s = now_s
         self._set_goal(peer)
         nothing = LogTable(0, 0, ())
@@ -224,17 +234,33 @@ class Leader:
         """The link to a follower is lost."""
         peer = self._peer(node)
         if peer.session == session:
-            peer.session, peer.since_s = "", now_s
+            peer.session, peer.heard_s = "", now_s - peer.silent_s()
 
     def _peer(self, node: int) -> _Peer:
         peer = self._peers.get(node)
         if peer is None:
-            peer = self._peers[node] = _Peer(since_s=self._began_s, in_sync_s=self._began_s)
+            peer = self._peers[node] = _Peer(heard_s=self._began_s, in_sync_s=self._began_s)
         return peer
 
     def _set_goal(self, peer: _Peer) -> None:
         peer.goal = {number: log.log.bounds()[1] for number, log in self._logs.items()}
         peer.goal_s = self._now_s
+
+    def lags(self, now_s: float) -> dict[int, Lag]:
+        """Measure how far the other replicas are behind, by node."""
+        return {node: self._lag(node, now_s) for node in sorted(self.part.replicas - {self._node})}
+
+    def _lag(self, node: int, now_s: float) -> Lag:
+        peer = self._peer(node)
+        is_linked = bool(peer.session) and self._may_follow(node)
+        behind_s = now_s - min(peer.in_sync_s, peer.heard_s)
+        if not peer.ends:
+            return Lag(is_linked, None, behind_s)
+        missing = 0
+        for number, log in self._logs.items():
+            start, end = log.log.bounds()
+            missing += end - max(start, peer.ends.get(number, start))
+        return Lag(is_linked, missing, 0.0 if is_linked and not missing else behind_s)
 
     # --- the in-sync set ---------------------------------------------------------------------------------------------
 
@@ -243,6 +269,9 @@ class Leader:
         self._now_s = now_s
         if self.is_over:
             return
+        for peer in self._peers.values():
+            if peer.session:
+                peer.heard_s = now_s - peer.silent_s()
         if self._is_expired and any(
             member != self._node and not self._peer(member).session for member in self._counted
         ):
@@ -254,7 +283,8 @@ class Leader:
             self._change_isr()
 
     def _change_isr(self) -> None:
-        added = {node: self._peer(node).session for node in self.part.replicas - self.part.isr if self._may_join(node)}
+        outside = self.part.replicas - self.part.isr - self.part.unfit
+        added = {node: self._peer(node).session for node in outside if self._may_join(node)}
         removed = frozenset() if added else self._leaving()
         if added or removed:
             self._change = ChangeIsr(self.part.revision, (self.part.isr | added.keys()) - removed, added)
@@ -264,26 +294,29 @@ class Leader:
     def _may_join(self, node: int) -> bool:
         peer = self._peer(node)
         holds = all(peer.ends.get(number, UNKNOWN) >= log.watermark for number, log in self._logs.items())
-        return bool(peer.session) and holds and self._is_recovered()
+        return bool(peer.session) and self._may_follow(node) and holds and self._is_recovered()
 
     def _leaving(self) -> frozenset[int]:
         """The members to remove, the longest lost first, as far as the least number allows."""
-        lost = [(peer.since_s, member) for member in self.part.isr if self._is_lost(member, peer := self._peer(member))]
+        lost = [(peer.heard_s, member) for member in self.part.isr if self._is_lost(member, peer := self._peer(member))]
         return frozenset(member for _, member in sorted(lost)[: max(0, len(self.part.isr) - self._minimum)])
 
     def _is_lost(self, member: int, peer: _Peer) -> bool:
         if member == self._node:
             return False
-        if not peer.session:
-            return self._now_s - peer.since_s >= LINK_LOST_S
-        if all(peer.ends.get(number, UNKNOWN) >= log.log.bounds()[1] for number, log in self._logs.items()):
+        if not self._may_follow(member):
+            return True
+        if peer.session and all(
+            peer.ends.get(number, UNKNOWN) >= log.log.bounds()[1] for number, log in self._logs.items()
+        ):
             peer.in_sync_s = self._now_s
         return self._now_s - peer.in_sync_s >= LAG_S
 
     def changed(self, change: ChangeIsr, revision: int) -> None:
         """The store has made a change; `revision` is that of the entry since then."""
         if change is self._change:
-            self._settle(self.part._replace(revision=revision, isr=change.isr))
+            unfit = self.part.unfit - (self.part.isr - change.isr)
+            self._settle(self.part._replace(revision=revision, isr=change.isr, unfit=unfit))
 
     def refused(self, change: ChangeIsr) -> None:
         """The store has not made a change: the entry or a session is another one. An earlier try may have been made."""

@@ -1,7 +1,8 @@
 """The role of this node in a group, and how it changes: rules S2, S3, L1, L7 and F1.
 
 Laws: a node leads only in the epoch and the session for which the store names it; a restarted one has another session,
-and waits to be elected anew. Each new epoch begins a role anew. An older view of the store changes nothing.
+and waits to be elected anew. Each new epoch begins a role anew. An older view of the store changes nothing. A node that
+is no replica follows no leader: its logs are about to be deleted, and so it must acknowledge nothing.
 """
 
 from __future__ import annotations
@@ -48,8 +49,14 @@ class Replica:
         """The store has, or had, this entry; `is_read`: as the answer to `ReadPart`."""
         if self.leader is not None:
             self.leader.viewed(part, is_read=is_read)
-        if part.epoch > self.epoch:
+        if part.epoch > self.epoch or self._is_added(part):
             self._begin(part, now_s)
+
+    def _is_added(self, part: PartView) -> bool:
+        """Whether this node was no replica in this epoch, and is one now."""
+        before = self._part
+        is_newer = before is not None and part.epoch == self.epoch and part.revision > before.revision
+        return is_newer and before is not None and self.node not in before.replicas and self.node in part.replicas
 
     def _begin(self, part: PartView, now_s: float) -> None:
         """Take the role of a new epoch."""
@@ -63,6 +70,8 @@ class Replica:
             self._commands.append(GoOffline(part.epoch, "it was elected in a session that has ended"))
         elif not part.leader:
             self._commands.append(GoOffline(part.epoch, "no leader was elected yet"))
+        elif self.node not in part.replicas:
+            self._commands.append(GoOffline(part.epoch, "it holds no replica any more"))
         else:
             self._follow(part)
 

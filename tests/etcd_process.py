@@ -5,26 +5,19 @@ from __future__ import annotations
 import json
 import shutil
 import signal
-import socket
 import subprocess
 import time
 import urllib.error
 import urllib.request
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import ExitStack, contextmanager
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 import pytest
+from ports import free_ports
 
 START_S_MAX = 60.0
-
-
-def free_ports(count: int) -> list[int]:
-    """Find ports that nobody uses. Another process may take one before etcd does, which is then a failed start."""
-    with ExitStack() as stack:
-        sockets = [stack.enter_context(socket.create_server(("127.0.0.1", 0))) for _ in range(count)]
-        return [each.getsockname()[1] for each in sockets]
 
 
 class EtcdMember:

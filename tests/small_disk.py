@@ -52,7 +52,7 @@ class FileSizeQuota:
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
-        folder.mkdir()
+        folder.mkdir(exist_ok=True)
 
     def fill(self, pid: int) -> None:
         """Leave the process next to no room."""
