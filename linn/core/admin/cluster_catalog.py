@@ -107,8 +107,9 @@ class ClusterCatalog:
         self._unsettled |= dict.fromkeys(sorted(store.take_moved()))
         by_id = {str(topic.id): topic for topic in self._catalog.topics.values()}
         for id in list(self._unsettled):
-            if id not in by_id or await self._try_to_settle(by_id[id]):
-                del self._unsettled[id]
+            del self._unsettled[id]  # Now: its role may change while it is opened.
+            if id in by_id and not await self._try_to_settle(by_id[id]):
+                self._unsettled[id] = None
 
     # --- following ---
 
@@ -192,9 +193,9 @@ class ClusterCatalog:
             return
         if replica is None:
             return
-        if replica.leader is None:
+        if replica.has_ended:
             await self._resign(topic)
-        elif replica.is_recovered and topic.led_by is not None:
+        if replica.is_recovered and topic.led_by is not None:
             await self._open(topic, replica)
 
     async def _drop(self, topic: Topic, part: PartEntry) -> None:
@@ -228,7 +229,7 @@ class ClusterCatalog:
         self._topics.opened(topic)
         self._settled.set()
         self._settled = trio.Event()
-        if replica.leader is None:
+        if replica.has_ended:
             await self._resign(topic)
 
     async def _resign(self, topic: Topic) -> None:

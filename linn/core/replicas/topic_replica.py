@@ -86,6 +86,8 @@ class TopicReplica:
         self._is_changing = self._serves = self._departs = self._recovers = self._is_closed = False
         self._is_full = False
         """Whether the disk did not take the last records of the leader."""
+        self.has_ended = False
+        """Whether the topic is open here for a leadership that is over, even if this broker leads again."""
         self._back_off = BackOff(host.clock, host.rng)
         self._said = ""
         self._retreat_s = float("-inf")
@@ -204,7 +206,7 @@ class TopicReplica:
 
     @serves.setter
     def serves(self, serves: bool) -> None:
-        self._serves = serves
+        self._serves, self.has_ended = serves, False
         self._changed.unpark_all()
 
     def not_leader(self) -> NotLeader:
@@ -354,6 +356,7 @@ class TopicReplica:
                 self._host.settle(self.topic.id)
             case Follow(leader, epoch, _, _):
                 self._stop_following()
+                self.has_ended = self._serves
                 for partition in self.logs.values():
                     partition.follow(leader, epoch, _nothing)
                 self._wanted = command
@@ -362,6 +365,7 @@ class TopicReplica:
                 about = {"topic": self.topic.name, "epoch": epoch, "reason": reason}
                 logger.info("topic %(topic)s is led here no more, since epoch %(epoch)d: %(reason)s", about)
                 self._stop_following()
+                self.has_ended = self._serves
                 for partition in self.logs.values():
                     partition.go_offline(epoch)
                 self._host.settle(self.topic.id)

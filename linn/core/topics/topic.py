@@ -144,7 +144,7 @@ class Topic:
     async def open(self) -> None:
         """Open all logs and rebuild the state in memory.
 
-        Raises LogCorrupt, StorageError: opened logs are closed again.
+        Raises LogCorrupt, StorageError: opened logs are closed again, or left to their holder.
         """
         change = self._change(self.settings, self.semantics)
         change.begin()  # Nothing can refuse it any more.
@@ -154,7 +154,8 @@ class Topic:
             await self._prepare(change)
         except LinnError:
             await change.abandon(keeps_empty=True)
-            await self.close()
+            if self.logs is None:
+                await self.close()
             raise
         await self._adopt(change)
 
