@@ -74,6 +74,17 @@ def shared_names(ctx: typer.Context) -> list[str]:
     return _answer(ctx, ask)
 
 
+def node_numbers(ctx: typer.Context) -> list[str]:
+    """Return the numbers of the cluster's nodes that are not on the command line yet."""
+    given = ctx.params.get("nodes") or ()
+
+    async def ask(client: Client) -> list[str]:
+        nodes = (await client.admin.cluster())["nodes"]
+        return [str(node["node"]) for node in nodes if node["node"] not in given]
+
+    return _answer(ctx, ask)
+
+
 def decided_partitions(ctx: typer.Context) -> list[str]:
     """Return the partitions of the topic on the command line that have decided deliveries."""
 

@@ -131,7 +131,6 @@ def test_names_of_transactions_are_offered_and_to_abort_only_open_ones(broker: B
         assert completions("linn transactions abort ", broker.url) == ["billing"]
     with linn.sync.connect(broker.url) as client:
         client.admin.delete_topic("accounts")
-        client.admin.delete_group("clerks")
 
 
 def test_names_of_spark_pipelines_are_offered_once(tmp_path: Path) -> None:

@@ -81,6 +81,7 @@ WITH_BROKER = [
     ("cluster", "reassign", "t", "1"),
     ("cluster", "cancel", "t"),
     ("cluster", "moves"),
+    ("cluster", "balance"),
     ("cluster", "elect", "t"),
     ("cluster", "upgrade"),
     ("connections",),
@@ -108,12 +109,13 @@ WITH_BROKER = [
 ]
 ASKING = [command[:-1] for command in WITH_BROKER if command[-1] == "--yes"]
 NOT_THERE = {
+    "cluster": "[cluster.absent]",
     "connections": "[connection.unknown]",
     "deliveries": "[delivery.wrong_kind]",
     "transactions": "[transaction.unknown]",
 }
-"""Errors of the commands of ASKING that name a connection that has ended, or a delivery or transaction that there is
-not.
+"""Errors of the commands of ASKING that name a connection that has ended, a delivery or transaction that there is not,
+or a node of a broker that is alone.
 """
 PRINTING = [("topics",), ("topics", "--json"), ("exchanges", "list"), ("browse", "many"), ("plugins", "list")]
 

@@ -107,7 +107,8 @@ WITHOUT_A_TABLE = {
     *("dead-letters replay", "plugins new", "demo", "can", "whoami"),
     *(f"audit {verb}" for verb in ("tail", "export", "verify")),
     *(f"{noun} {verb}" for noun in ("users", "roles") for verb in ("create", "alter", "delete")),
-    *(f"cluster {verb}" for verb in ("drain", "undrain", "remove", "reassign", "cancel", "moves", "elect", "upgrade")),
+    *(f"cluster {verb}" for verb in ("drain", "undrain", "remove", "reassign", "cancel")),
+    *(f"cluster {verb}" for verb in ("moves", "balance", "elect", "upgrade")),
     "users verifier",
     *(f"spark {verb}" for verb in ("start", "stop", "restart", "logs", "files")),
 }

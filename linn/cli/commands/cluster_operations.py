@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from linn.cli.completion import topic_names
+from linn.cli.completion import node_numbers, topic_names
 from linn.cli.confirm import confirm
 from linn.cli.exit_code import complain
 from linn.cli.options import DEFAULT_URL, Json, Url, Yes
@@ -22,10 +22,17 @@ if TYPE_CHECKING:
 WAIT_INTERVAL_S = 0.5
 """Interval of questions about a node that hands its topics over."""
 
-Node = Annotated[int, typer.Argument(min=1, metavar="NODE", help="Number of the node.")]
+Node = Annotated[
+    int, typer.Argument(min=1, metavar="NODE", help="Number of the node.", autocompletion=node_numbers)
+]
 Nodes = Annotated[
     list[int],
-    typer.Argument(min=1, metavar="NODE...", help="Numbers of the nodes to hold it, the preferred leader first."),
+    typer.Argument(
+        min=1,
+        metavar="NODE...",
+        help="Numbers of the nodes to hold it, the preferred leader first.",
+        autocompletion=node_numbers,
+    ),
 ]
 Topic = Annotated[str, typer.Argument(metavar="TOPIC", help="Name of the topic.", autocompletion=topic_names)]
 Leader = Annotated[int | None, typer.Option("--leader", min=1, metavar="NODE", help="The node that is to lead.")]
