@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any
 
@@ -31,6 +31,8 @@ from linn.wire import codec
 from linn.wire import messages as m
 from linn.wire.connection import Event, frames_of
 
+_Requests = dict[type[Any], Callable[[Event], None]]
+"""What begins each request, by its message's class."""
 HOLDING_POLL_S = 0.05
 """Interval at which a client that leaves is asked whether it holds leases."""
 
@@ -86,13 +88,44 @@ class ServedLane:
         self._follower = ServedFollower(self._responder, channel, who)
         self._reading = Reading(self._responder)
         self._transacting = Transacting(self._responder, self._subscribing)
-        self._copies: ServedCopies | None = None
-        """Set in a lane of the other broker itself: its publishes are copies of dead letters."""
-        self._transactions: ServedTransactions | None = None
-        """Set in such a lane, too."""
-        if opened.user == node_user(who.node):
-            self._copies = ServedCopies(self._responder, gateway, who)
-            self._transactions = ServedTransactions(self._responder, gateway)
+        self._requests: _Requests = {
+            m.Publish: self._publish,
+            m.Fetch: self._reading.fetch,
+            m.FindOffset: self._reading.find_offset,
+            m.Describe: self._administering.describe,
+            m.Administer: self._administering.administer,
+            m.Follow: self._follower.follow,
+            m.Replicate: self._follower.replicate,
+            m.OpenTransactions: self._transacting.open,
+            m.AddBranch: self._transacting.add_branch,
+            m.EndTransaction: self._transacting.end,
+        }
+        self._consuming = self._consumer_requests()
+        if opened.user == node_user(who.node):  # Of the other broker itself: its publishes are copies of dead letters.
+            copies = ServedCopies(self._responder, gateway, who)
+            transactions = ServedTransactions(self._responder, gateway)
+            self._requests |= {
+                m.Publish: copies.store,
+                m.FindOffset: copies.find_place,
+                m.JoinTransaction: transactions.begin,
+                m.MarkTransaction: transactions.begin,
+            }
+
+    def _consumer_requests(self) -> _Requests:
+        """The requests of a lane that begins with `Subscribe`: no other lane takes them."""
+        return {
+            m.Subscribe: self._subscribe,
+            m.Unsubscribe: self._subscribing.unsubscribe,
+            m.Credit: self._subscribing.credit,
+            m.Pull: self._subscribing.pull,
+            m.Settle: self._subscribing.settle,
+            m.Heartbeat: self._subscribing.heartbeat,
+            m.Seek: self._subscribing.seek,
+            m.Commit: self._subscribing.commit,
+            m.Resolve: self._subscribing.resolve,
+            m.SettleInTransaction: self._transacting.settle,
+            m.Goodbye: self._leave,
+        }
 
     async def run(self) -> None:
         """Carry out requests until the lane is closed, and tell the other side that it has ended.
@@ -133,7 +166,7 @@ class ServedLane:
         another kind."""
         if self._closed.is_set() or not event.correlation or event.correlation in self._sizes:
             raise ProtocolError("a request of a lane has a number of its own, and comes before the lane is closed")
-        consumes = type(event.message) in CONSUMING
+        consumes = type(event.message) in self._consuming
         if self._consumes is None:
             self._consumes = consumes
             is_fit = consumes == isinstance(event.message, m.Subscribe)
@@ -160,48 +193,24 @@ class ServedLane:
 
     def _begin(self, event: Event) -> None:
         try:
-            if isinstance(event.message, m.Replicate):  # Publishes in progress wait for acknowledgements.
-                self._follower.replicate(event)
-                return
-            if self._consumes and not isinstance(event.message, m.Subscribe):  # A broker that stops lets them settle.
-                CONSUMING[type(event.message)](self, event)
-                return
-            if self._gateway.connections.draining.is_set():
+            kind = type(event.message)
+            begin = (self._consuming if self._consumes else self._requests).get(kind)
+            if begin is None:
+                raise RequestUnknown(f"{kind.__name__} is not forwarded by this version")
+            # A broker that stops lets consumers settle, and followers acknowledge what is published already.
+            ends_work = kind is m.Replicate or (self._consumes and kind is not m.Subscribe)
+            if not ends_work and self._gateway.connections.draining.is_set():
                 raise BrokerStopping("the broker is stopping")
-            if self._copies is not None and isinstance(event.message, m.Publish):
-                self._copies.store(event)
-            elif self._copies is not None and isinstance(event.message, m.FindOffset):
-                self._copies.find_place(event)
-            elif isinstance(event.message, m.Publish):
-                for producer in self._producers:
-                    self._responder.session.claim_producer_id(producer.producer_id, producer.producer_key)
-                self._publishing.publish(event)
-            elif isinstance(event.message, m.Administer):
-                self._administering.administer(event)
-            elif isinstance(event.message, m.Fetch):
-                self._reading.fetch(event)
-            elif isinstance(event.message, m.FindOffset):
-                self._reading.find_offset(event)
-            elif isinstance(event.message, m.Describe):
-                self._administering.describe(event)
-            elif isinstance(event.message, m.Follow):
-                self._follower.follow(event)
-            elif isinstance(event.message, m.Subscribe):
-                self._subscribe(event)
-            elif isinstance(event.message, m.JoinTransaction | m.MarkTransaction) and self._transactions is not None:
-                self._transactions.begin(event)
-            elif isinstance(event.message, m.OpenTransactions):
-                self._transacting.open(event)
-            elif isinstance(event.message, m.AddBranch):
-                self._transacting.add_branch(event)
-            elif isinstance(event.message, m.EndTransaction):
-                self._transacting.end(event)
-            else:
-                raise RequestUnknown(f"{type(event.message).__name__} is not forwarded by this version")
+            begin(event)
         except LinnError as error:
             self._responder.fail(event.correlation, error)
         except Exception as error:
             self._responder.fail_unforeseen(event.correlation, error)
+
+    def _publish(self, event: Event) -> None:
+        for producer in self._producers:
+            self._responder.session.claim_producer_id(producer.producer_id, producer.producer_key)
+        self._publishing.publish(event)
 
     def _subscribe(self, event: Event) -> None:
         self._output.pace()
@@ -252,19 +261,3 @@ class _LaneResponder(Responder):
         """See `Responder.answer`. A publish may be confirmed, or fail, when its lane has ended."""
         if self.on_answer(correlation):
             super().answer(correlation, frames)
-
-
-CONSUMING: Mapping[type[m.Message], Callable[[Any, Event], None]] = {
-    m.Subscribe: ServedLane._subscribe,
-    m.Unsubscribe: lambda lane, event: lane._subscribing.unsubscribe(event),
-    m.Credit: lambda lane, event: lane._subscribing.credit(event),
-    m.Pull: lambda lane, event: lane._subscribing.pull(event),
-    m.Settle: lambda lane, event: lane._subscribing.settle(event),
-    m.Heartbeat: lambda lane, event: lane._subscribing.heartbeat(event),
-    m.Seek: lambda lane, event: lane._subscribing.seek(event),
-    m.Commit: lambda lane, event: lane._subscribing.commit(event),
-    m.Resolve: lambda lane, event: lane._subscribing.resolve(event),
-    m.SettleInTransaction: lambda lane, event: lane._transacting.settle(event),
-    m.Goodbye: ServedLane._leave,
-}
-"""The requests of a consumer. The first one is in the lane's `_begin`, too: a broker that stops refuses it."""

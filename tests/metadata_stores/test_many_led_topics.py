@@ -8,13 +8,17 @@ from pathlib import Path
 
 import pytest
 from cluster_processes import TIMEOUT_S, RealCluster, real_cluster, until
+from psutil import Process
 
 import linn.sync
 
 pytestmark = pytest.mark.perf
 
 TOPICS = int(os.environ.get("TOPICS", "1000"))
-TABLES = "".join(f'[topics.t{number}]\nkind = "stream"\nreplicas = 3\n' for number in range(TOPICS))
+PARTITIONS = int(os.environ.get("PARTITIONS", "1"))
+"""Partitions of each topic."""
+SETTINGS = f'kind = "stream"\nreplicas = 3\npartitions = {PARTITIONS}\n'
+TABLES = "".join(f"[topics.t{number}]\n{SETTINGS}" for number in range(TOPICS))
 MADE_S = 600.0
 """Time for all topics to be made, one after the other, and to be in sync."""
 LED_AGAIN_S = 2.0
@@ -45,6 +49,7 @@ def test_a_thousand_topics_are_led_again_within_two_seconds(tmp_path: Path) -> N
     with real_cluster(tmp_path, tables=TABLES) as cluster:
         took_s = until(lambda: are_in_sync(cluster), MADE_S)
         led = {number: len(led_by(cluster, number)) for number in (1, 2, 3)}
+        rss_mb = [Process(cluster.brokers[number].pid).memory_info().rss >> 20 for number in (1, 2, 3)]
         dead = max(led, key=lambda number: led[number])
         others = [number for number in (1, 2, 3) if number != dead]
         cluster.lose(dead)
@@ -53,5 +58,6 @@ def test_a_thousand_topics_are_led_again_within_two_seconds(tmp_path: Path) -> N
         assert ended_s is not None
         until(lambda: sum(len(led_by(cluster, number)) for number in others) >= TOPICS, 60)
         again_s = time.time() - ended_s
-        print(f"{TOPICS} topics in {took_s:.0f} s, {led[dead]} of the dead one led again {again_s:.2f} s after its end")
+        print(f"{TOPICS} topics of {PARTITIONS} in {took_s:.0f} s, brokers of {rss_mb} MB")
+        print(f"{led[dead]} of the dead one led again {again_s:.2f} s after its end")
         assert again_s < LED_AGAIN_S
