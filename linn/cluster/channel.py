@@ -90,11 +90,13 @@ class Channel:
         return Traffic(self._received_bytes, self.put_bytes - self.waiting_bytes, 0, self.waiting_bytes)
 
     def silent_s(self) -> float:
-        """Time since the other side's last word, in whole pauses between pings: up to one of them less than it was.
+        """Time since the other side's last word, or since the first ping that it has not answered, in whole pauses
+        between pings: up to one of them less than it was.
 
         Those are counted, not the time: after a pause of this process, the input that waits comes first.
         """
-        return 0.0 if self._heard_bytes else self._silent_ticks * PING_S
+        silent_ticks = 0 if self._heard_bytes else self._silent_ticks
+        return max(silent_ticks, self._unanswered_pings - 1, 0) * PING_S
 
     # --- one message at a time ---
 

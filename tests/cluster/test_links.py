@@ -373,3 +373,25 @@ def test_silence_is_told_also_while_nothing_is_read(waiting: int) -> None:
             nursery.cancel_scope.cancel()
 
     simulate(scenario)
+
+
+def test_a_side_that_no_ping_reaches_is_silent_although_it_speaks() -> None:
+    async def scenario(env: SimEnv) -> None:
+        listener = await env.net.listen("10.0.0.1:5467")
+        other = SimEnv(1, name="other", world=env.world)
+        async with trio.open_nursery() as nursery:
+            dialer = Channel(await other.net.connect("10.0.0.1:5467"), other.clock, is_dialer=True)
+            served = Channel(await listener.accept(), env.clock, is_dialer=False)
+            for channel in (dialer, served):
+                nursery.start_soon(channel.run, lambda _: None, lambda: None)
+            await trio.sleep(10)
+            assert served.silent_s() == dialer.silent_s() == 0
+            env.world.cut_one_way(env.name, "other")
+            await trio.sleep(5 * PING_S)
+            assert 3 * PING_S <= served.silent_s() <= 5 * PING_S
+            env.world.heal(env.name, "other")
+            await trio.sleep(2 * PING_S)
+            assert served.silent_s() == 0
+            nursery.cancel_scope.cancel()
+
+    simulate(scenario)
