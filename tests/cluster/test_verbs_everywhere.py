@@ -11,6 +11,9 @@ from raw_client import Refused
 from simulated_time import simulated
 
 from linn import merging
+from linn.core.admin.topic_description import topics_as_json
+from linn.core.batch.steps import run_steps
+from linn.core.errors.replication import NotLeader
 from linn.testing.sim_env import SimEnv
 from linn.verbs import VERBS
 from linn.wire import messages as m
@@ -49,6 +52,20 @@ async def test_a_group_is_one_whichever_broker_is_asked(env: SimEnv) -> None:
             assert refusal.value.code == "group.unknown"
         brokers[0].env.kill()
         assert [it["group"] for it in await clients[1].administer("group.list")], "others are listed without it"
+
+
+@simulated
+async def test_a_topic_that_another_broker_leads_since_is_described_anew(env: SimEnv) -> None:
+    async with broker_world(env) as world:
+        brokers = await world.brokers()
+        client = await brokers[0].client()
+        await client.administer("topic.create", name="a", settings={"kind": "stream", "partitions": 3})
+        leader = (await until_led(brokers, "a"))["a"].broker
+        steps = topics_as_json(leader.topics, ["a"])
+        next(steps)
+        leader.topic("a").resign(lambda: NotLeader("another broker leads it"))
+        (shown,) = json.loads(run_steps(steps))
+        assert (shown["name"], shown["partitions"]) == ("a", [])
 
 
 @simulated

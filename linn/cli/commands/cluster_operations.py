@@ -22,9 +22,7 @@ if TYPE_CHECKING:
 WAIT_INTERVAL_S = 0.5
 """Interval of questions about a node that hands its topics over."""
 
-Node = Annotated[
-    int, typer.Argument(min=1, metavar="NODE", help="Number of the node.", autocompletion=node_numbers)
-]
+Node = Annotated[int, typer.Argument(min=1, metavar="NODE", help="Number of the node.", autocompletion=node_numbers)]
 Nodes = Annotated[
     list[int],
     typer.Argument(

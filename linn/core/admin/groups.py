@@ -139,13 +139,14 @@ def _offsets(group: ConsumerGroup, places: Sequence[Place], access: Access) -> l
             "partition": index,
             "offset": committed.offset if committed is not None else None,
             "text": committed.text if committed is not None else "",
-            "lag": _lag(topic.partitions[index], committed),
-            "start": topic.partitions[index].start_offset,
-            "end": topic.partitions[index].stable_offset,
+            "lag": _lag(partition, committed),
+            "start": partition.start_offset,
+            "end": partition.stable_offset,
             "member": group.membership.owner((topic.name, index)),
         }
         for topic, index, committed in places
         if access.may(SEE, TOPIC, topic.name)
+        for partition in [topic.partition(index)]
     ]
 
 

@@ -97,7 +97,7 @@ class SubscriptionAdministration:
             asked.to = "earliest"
         if asked.offset is not None:
             check_offset(asked.offset, topic.partitions.values())
-        starts = [await place_of(topic.partitions[index], asked) for index in sorted(topic.partitions)]
+        starts = [await place_of(topic.partition(index), asked) for index in sorted(topic.partitions)]
         return {"created": await self.make(topic, asked.subscription, starts, is_tried=asked.validate_only)}
 
     async def make(self, topic: Topic, name: str, starts: Sequence[int], *, is_tried: bool = False) -> bool:

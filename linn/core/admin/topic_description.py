@@ -25,14 +25,18 @@ def topics_as_json(topics: Mapping[str, Topic], names: list[str]) -> Steps[JsonT
     """Describe topics as JSON, without topics deleted meanwhile."""
     shown: list[str] = []
     for name in names:
-        topic = yield from topic_as_json(topics, name)
+        topic = None
+        while topic is None and name in topics:
+            topic = yield from topic_as_json(topics, name)
         if topic is not None:
             shown.append(topic)
     return JsonText(f"[{','.join(shown)}]")
 
 
 def topic_as_json(topics: Mapping[str, Topic], name: str) -> Steps[JsonText | None]:
-    """Describe settings, partitions and, for a queue, record counts. None if the topic was deleted meanwhile."""
+    """Describe settings, partitions and, for a queue, record counts. None if the topic was deleted meanwhile, or is led
+    by another broker since then: it can be described again.
+    """
     topic = topics.get(name)
     if topic is None:
         return None
@@ -45,9 +49,9 @@ def topic_as_json(topics: Mapping[str, Topic], name: str) -> Steps[JsonText | No
     producers = duplicates = 0
     partitions: list[str] = []  # As text: a hundred thousand objects would trigger a full garbage collection.
     for number in sorted(topic.partitions):
-        if topics.get(name) is not topic:
+        partition = topic.partitions.get(number)
+        if topics.get(name) is not topic or partition is None:
             return None  # Its logs may be deleted as well.
-        partition = topic.partitions[number]
         start, end, size = partition.start_offset, partition.stable_offset, partition.log.size_bytes()
         producers += len(partition.log.facts.producers)
         duplicates += partition.duplicates

@@ -21,6 +21,8 @@ from collections import deque
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from enum import Enum
 
+import trio
+
 from linn.core.batch.batch import CONTROL, TRANSACTIONAL, RecordBatch
 from linn.core.batch.builder import build_marker
 from linn.core.batch.format import Formats
@@ -315,7 +317,11 @@ class Partition(ReadablePartition):
         self._untidied_bytes = 0
 
     async def enforce_retention(self, now_ms: int, age_ms: int | None = None, bytes_max: int | None = None) -> None:
-        """See `PartitionLog.enforce_retention`, which is housekeeping as well. Replicas keep the uncommitted."""
+        """See `PartitionLog.enforce_retention`, which is housekeeping as well. Replicas keep the uncommitted.
+
+        Others have a turn first: a broker calls this for all of its logs, thousands of them, one after the other.
+        """
+        await trio.lowlevel.checkpoint()
         self._forget_untidied()
         self._forget_idle_producers()
         self.transactions.forget_before(self.log.first_stored())
