@@ -32,7 +32,7 @@ from linn.wire import messages as m
 from linn.wire.connection import Event, frames_of
 
 _Requests = dict[type[Any], Callable[[Event], None]]
-"""What begins each request, by its message's class."""
+"""Methods that begin requests, by the class of the message."""
 HOLDING_POLL_S = 0.05
 """Interval at which a client that leaves is asked whether it holds leases."""
 
@@ -88,7 +88,14 @@ class ServedLane:
         self._follower = ServedFollower(self._responder, channel, who)
         self._reading = Reading(self._responder)
         self._transacting = Transacting(self._responder, self._subscribing)
-        self._requests: _Requests = {
+        self._requests = self._other_requests(who if opened.user == node_user(who.node) else None)
+        self._consuming = self._consumer_requests()
+
+    def _other_requests(self, other: FollowerNode | None) -> _Requests:
+        """The requests of a lane without a consumer. `other`: the broker whose own lane it is, not a client's: what it
+        publishes are copies of dead letters.
+        """
+        requests: _Requests = {
             m.Publish: self._publish,
             m.Fetch: self._reading.fetch,
             m.FindOffset: self._reading.find_offset,
@@ -100,16 +107,16 @@ class ServedLane:
             m.AddBranch: self._transacting.add_branch,
             m.EndTransaction: self._transacting.end,
         }
-        self._consuming = self._consumer_requests()
-        if opened.user == node_user(who.node):  # Of the other broker itself: its publishes are copies of dead letters.
-            copies = ServedCopies(self._responder, gateway, who)
-            transactions = ServedTransactions(self._responder, gateway)
-            self._requests |= {
+        if other is not None:
+            copies = ServedCopies(self._responder, self._gateway, other)
+            transactions = ServedTransactions(self._responder, self._gateway)
+            requests |= {
                 m.Publish: copies.store,
                 m.FindOffset: copies.find_place,
                 m.JoinTransaction: transactions.begin,
                 m.MarkTransaction: transactions.begin,
             }
+        return requests
 
     def _consumer_requests(self) -> _Requests:
         """The requests of a lane that begins with `Subscribe`: no other lane takes them."""
