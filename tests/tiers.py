@@ -90,6 +90,8 @@ WHERE = {
     "spark/test_spark_cluster.py": "system",
     "spark/test_spark_connections.py": "system",
     "spark/test_spark_kills.py": "system",
+    "spark/test_queries_over_brokers.py": "system",
+    "spark/test_pipelines_over_brokers.py": "system",
     "spark/test_spark_memory.py": "soak",
     "spark/test_spark_page.py": "system",
     "spark/test_worker_daemon.py": "system",

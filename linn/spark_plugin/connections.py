@@ -1,18 +1,26 @@
-"""One client for each broker and process, since pickled readers carry no sockets and workers read task after task."""
+"""One client for each broker and process, since pickled readers carry no sockets and workers read task after task; and
+waiting for a leader, since a streaming query ends with the first error of its planning.
+"""
 
 from __future__ import annotations
 
 import gc
 import os
+from collections.abc import Callable
 from time import monotonic, sleep  # noqa: TID251 (a Spark task has no Env)
+from typing import TypeVar
 
 from linn.client.blocking.generated.client import Client
+from linn.core.errors.peers import PeerError
+from linn.core.errors.replication import NotLeader
 from linn.core.errors.tls import TlsFailed
 from linn.core.errors.tree import ConnectFailed, ConnectionLost
 from linn.spark_plugin.place import BrokerPlace
 
 OUTAGE_S_MAX = 30.0
-"""Time for which a task waits for a broker that restarts, as long as a connected client waits to reconnect."""
+"""Time for which a task waits for a broker that restarts, or for a topic's next leader, as long as a connected client
+waits to reconnect.
+"""
 ATTEMPT_PAUSE_S = 0.25
 
 _clients: dict[tuple[int, BrokerPlace], Client] = {}
@@ -41,6 +49,24 @@ def _connected(place: BrokerPlace, until_s: float) -> Client:
         except TlsFailed:
             raise
         except (ConnectFailed, ConnectionLost):
+            if monotonic() >= until_s:
+                raise
+            sleep(ATTEMPT_PAUSE_S)
+
+
+R = TypeVar("R")
+
+
+def patiently(ask: Callable[[], R]) -> R:
+    """Return the answer to a request, which is repeated while its topic has no leader that answers.
+
+    Raises the request's errors; NotLeader, PeerError: no leader has answered within OUTAGE_S_MAX.
+    """
+    until_s = monotonic() + OUTAGE_S_MAX
+    while True:
+        try:
+            return ask()
+        except (NotLeader, PeerError):
             if monotonic() >= until_s:
                 raise
             sleep(ATTEMPT_PAUSE_S)

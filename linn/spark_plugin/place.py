@@ -1,4 +1,4 @@
-"""BrokerPlace: where a broker is, and how Spark's processes log in there. It is pickled, and holds no secret.
+"""BrokerPlace: where brokers are, and how Spark's processes log in there. It is pickled, and holds no secret.
 
 Laws: Spark may show options in plans, pages and event logs. So they name files, which each process reads when it
 connects, and an option that looks like a secret is refused, without repeating it.
@@ -34,7 +34,9 @@ _FORM = 'user = "NAME" and password = "SECRET", or token = "TOKEN", in TOML'
 
 @dataclass(frozen=True, slots=True)
 class BrokerPlace:
-    """A broker's URL, and the paths of the files that a client needs there, which all machines must have."""
+    """The URL of a broker or of several of a cluster, and paths of the files that a client needs there, which all
+    machines must have.
+    """
 
     url: str
     credentials: str | None = None
@@ -63,13 +65,11 @@ def broker_place(options: Mapping[str, str]) -> BrokerPlace:
 
 
 def broker_url(options: Mapping[str, str]) -> str:
-    """Return the broker's URL. Raises SparkOptionInvalid, AddressInvalid."""
+    """Return the URL of the broker, or of several brokers of a cluster. Raises SparkOptionInvalid, AddressInvalid."""
     address = options.get(SERVERS, "").strip()
     if not address:
         raise SparkOptionInvalid(f"{SERVERS} is missing: the broker's address, such as linn://127.0.0.1:5466")
     refuse_user(address.removeprefix("linn+unix:///"))
-    if "," in address:
-        raise SparkOptionInvalid(f"{SERVERS} is the address of one broker, not {address!r}")
     return address if address.startswith("linn") and ":/" in address else f"linn://{address}"
 
 

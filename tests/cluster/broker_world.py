@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from textwrap import dedent
 from typing import Any
@@ -165,14 +165,22 @@ class BrokerWorld:
         self._count = 0
 
     async def brokers(
-        self, count: int = 3, toml: str = "", broker_toml: str = "", *, replicas: int = 1, cluster_toml: str = ""
+        self,
+        count: int = 3,
+        toml: str = "",
+        broker_toml: str = "",
+        *,
+        replicas: int = 1,
+        cluster_toml: str = "",
+        prepare: Callable[[SimBroker], None] = lambda broker: None,
     ) -> list[SimBroker]:
         """Start further brokers, all with the same tables; topics have this many replicas. `broker_toml` and
-        `cluster_toml`: more lines of these tables."""
+        `cluster_toml`: more lines of these tables. `prepare` is called with each broker before its start."""
         numbers = range(self._count + 1, self._count + count + 1)
         found = [SimBroker(self, number, toml, broker_toml, replicas, cluster_toml) for number in numbers]
         self._count += count
         for broker in found:
+            prepare(broker)
             await broker.start()
         return found
 

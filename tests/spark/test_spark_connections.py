@@ -8,8 +8,10 @@ from pathlib import Path
 
 import pytest
 
+from linn.core.errors.peers import PeerUnreachable
+from linn.core.errors.replication import NotLeader
 from linn.core.errors.tree import ConnectionLost
-from linn.spark_plugin.connections import OUTAGE_S_MAX, forget_client, pooled_client
+from linn.spark_plugin.connections import OUTAGE_S_MAX, forget_client, patiently, pooled_client
 from linn.spark_plugin.place import BrokerPlace
 from linn.testing.process import BrokerProcess
 
@@ -47,3 +49,15 @@ def test_a_task_waits_for_a_broker_that_restarts(listener: socket.socket, tmp_pa
         with BrokerProcess(tmp_path, listen=[url.removeprefix("linn://")]):
             assert found.result(OUTAGE_S_MAX).broker
             forget_client(BrokerPlace(url))
+
+
+def test_a_request_is_repeated_while_its_topic_has_no_leader_that_answers() -> None:
+    errors = [NotLeader("it has none"), PeerUnreachable("it is gone"), ConnectionLost("of the broker at hand")]
+
+    def ask() -> str:
+        raise errors.pop(0)
+
+    with pytest.raises(ConnectionLost):
+        patiently(ask)
+    assert errors == []
+    assert patiently(lambda: "an answer") == "an answer"

@@ -39,7 +39,6 @@ def test_each_option_is_read_whatever_its_case() -> None:
     [
         ({"subscrbe": "x"}, "no option 'subscrbe'"),
         ({"linn.bootstrap.servers": ""}, "linn.bootstrap.servers is missing"),
-        ({"linn.bootstrap.servers": "a:1,b:2"}, "one broker"),
         ({"subscribe": " , "}, "names no topic"),
         ({"assign": '{"flights": [0]}'}, "subscribe and assign contradict"),
         ({"startingOffsets": "latest"}, 'startingOffsets of a batch read is "earliest" or JSON'),

@@ -48,7 +48,8 @@ def status(name: Name = None, url: Url = DEFAULT_URL, as_json: Json = False) -> 
     """Show the states and the progress of pipelines, and why a pipeline does not run.
 
     States are stopped, starting, running, draining (a stop waits for the micro-batch in progress), backing off (the
-    driver failed, and starts again after a delay) and failed (it stays down; the line says what to do).
+    driver failed, and starts again after a delay), failed (it stays down; the line says what to do) and elsewhere
+    (another broker of the cluster runs it; the line says which).
     """
     found = with_client(url, _status)
     if name is not None:

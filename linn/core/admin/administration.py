@@ -446,7 +446,8 @@ class Administration:
             await self._follower.wait_led(name)
 
     async def make_configured(self, config: Config) -> None:
-        """Make the exchanges and topics of a file that the cluster does not have yet; warn where others differ.
+        """Make the exchanges and topics of a file that the cluster does not have yet, and give topics the tables of
+        services in it, which no request may give them; warn where others differ.
 
         Raises LinnError. Cancellation: some are made.
         """
@@ -462,10 +463,17 @@ class Administration:
             existing = self.catalog.topics.get(name)
             if existing is None:
                 asked = verbs.SettingsChange(name, encode_settings(topic))
-                await self._run_change(partial(self._topics.create, asked, nobody, may_lack_nodes=True))
+                await self._run_change(partial(self._topics.create, asked, nobody, of_file=True))
                 if reason := await self._topics.lacks_nodes(topic):
                     logger.warning("topic %(topic)s waits for brokers: %(reason)s", {"topic": name, "reason": reason})
-            elif existing.settings != topic and name != AUDIT_TOPIC:
+                continue
+            given = {
+                key: table for key, table in topic.services.items() if existing.settings.services.get(key) != table
+            }
+            if given:
+                asked = verbs.SettingsChange(name, given)
+                await self._run_change(partial(self._topics.alter, asked, nobody, of_file=True))
+            if existing.settings != topic and name != AUDIT_TOPIC:
                 about = {"topic": name, "differences": differences(existing.settings, topic)}
                 logger.warning("topic %(topic)s is in the cluster with other settings: %(differences)s", about)
 

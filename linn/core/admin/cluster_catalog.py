@@ -226,7 +226,7 @@ class ClusterCatalog:
             self._close(topic, replica)
             raise
         topic.led_by = None
-        self._topics.opened(topic)
+        self._topics.leadership_changed(topic)
         self._settled.set()
         self._settled = trio.Event()
         if replica.has_ended:
@@ -236,9 +236,10 @@ class ClusterCatalog:
         replica = self.replication.replicas.get(topic.id)
         if replica is None or not replica.serves:
             return
-        if topic.led_by is None:
-            self._topics.closed(topic)
+        was_open = topic.led_by is None
         self._close(topic, replica)
+        if was_open:
+            self._topics.leadership_changed(topic)
 
     def _close(self, topic: Topic, replica: TopicReplica) -> None:
         self._groups.release(topic.name, self._not_leader(topic))  # Its members read the partitions.

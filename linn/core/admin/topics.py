@@ -196,7 +196,8 @@ class TopicAdministration:
             for line in replaced(name, self._config, before, stored_keys):
                 logger.warning("%(change)s", {"topic": name, "change": line})
         if before is not None:
-            settings, live_keys = permitted(name, settings, live_keys, self._config, self._plugins)
+            if self.elsewhere is None:  # Otherwise each broker checks what its own services do.
+                settings, live_keys = permitted(name, settings, live_keys, self._config, self._plugins)
             if configured is None or "bindings" in live_keys:
                 settings = msgspec.structs.replace(settings, bindings=tuple(self._fitting(name, settings.bindings)))
             settings = self._known(name, settings)
@@ -256,14 +257,17 @@ class TopicAdministration:
         except ConfigNotLive as error:
             raise ConfigNotLive(f"topic {name}: {error.text}") from error
 
-    async def _decode(self, name: str, table: Mapping[str, Any], topics: set[str], caller: Principal) -> TopicSettings:
+    async def _decode(
+        self, name: str, table: Mapping[str, Any], topics: set[str], caller: Principal, *, of_file: bool
+    ) -> TopicSettings:
         around = self._config.surroundings(dict.fromkeys(topics - {AUDIT_TOPIC}), self._catalog.routers, self._plugins)
         settings = await self._long_work.run(decode_topic(name, table, around), immediate=True)
         known = {topic.name: topic.settings for topic in self._catalog.topics.values()}
         if settings.services or name in known:
             check_services(around.services, self._config.services, {**known, name: settings}, FirstProblem())
             tables = around.services, self._config.services
-            check_live_tables(name, settings, known.get(name), *tables, caller.access)
+            if not of_file:
+                check_live_tables(name, settings, known.get(name), *tables, caller.access)
         return settings
 
     # --- what other brokers of a cluster have changed ---
@@ -307,30 +311,25 @@ class TopicAdministration:
         table = await self._entries.table(topic.name, topic.settings)
         return stored_topic(topic, table, topic.live_bindings, topic.live_keys)
 
-    def opened(self, topic: Topic) -> None:
-        """Tell services that this broker leads a topic from now on."""
-        self._services.topic_changed(topic.name, topic.settings)
-
-    def closed(self, topic: Topic) -> None:
-        """Tell services that this broker does not lead a topic any more."""
-        self._services.topic_changed(topic.name, None)
+    def leadership_changed(self, topic: Topic) -> None:
+        """Tell services that this broker leads a topic from now on, or no longer."""
+        if self._catalog.topics.get(topic.name) is topic:
+            self._services.topic_changed(topic.name, topic)
 
     # --- verbs ---
 
-    async def create(
-        self, asked: verbs.SettingsChange, caller: Principal, *, may_lack_nodes: bool = False
-    ) -> verbs.Created:
-        """`may_lack_nodes`: of a file, which may be there before the brokers that are to hold the topic."""
+    async def create(self, asked: verbs.SettingsChange, caller: Principal, *, of_file: bool = False) -> verbs.Created:
+        """`of_file`: a file asks for it, which may be there before the brokers that are to hold the topic."""
         name = asked.name
         table = without_dots(asked.settings, {})
-        settings = await self._decode(name, table, {*self._catalog.topics, name}, caller)
+        settings = await self._decode(name, table, {*self._catalog.topics, name}, caller, of_file=of_file)
         existing = self._catalog.topics.get(name)
         if existing is not None:
             if existing.settings == settings:
                 return {"created": False}
             raise TopicExists(f"topic {name} exists with other settings: {differences(existing.settings, settings)}")
         await self._check_bindings(name, settings.bindings)
-        if not may_lack_nodes:
+        if not of_file:
             await self._check_nodes(name, settings, {"min_in_sync", *table})
         if asked.validate_only:
             self._maker.interceptors(name, settings)
@@ -401,12 +400,14 @@ class TopicAdministration:
             await topic.close()
             raise
 
-    async def alter(self, asked: verbs.SettingsChange, caller: Principal) -> verbs.Altered:
+    async def alter(self, asked: verbs.SettingsChange, caller: Principal, *, of_file: bool = False) -> verbs.Altered:
+        """`of_file`: a file asks for it."""
         topic = self._catalog.topic(asked.name)
         bindings = topic.settings.bindings  # Decoded already.
         table = {**encode_without_bindings(topic.settings), "bindings": bindings}
         changes = without_dots(asked.settings, table)
-        settings = await self._decode(topic.name, table | changes, set(self._catalog.topics), caller)
+        decoded = self._decode(topic.name, table | changes, set(self._catalog.topics), caller, of_file=of_file)
+        settings = await decoded
         changed = self._check_change(topic.name, topic.settings, settings)
         await self._check_nodes(topic.name, settings, changed)
         check_entries(topic.name, settings, topic.entries)
@@ -435,8 +436,7 @@ class TopicAdministration:
     def _tell_of_change(self, topic: Topic, changed: Collection[str]) -> None:
         """Tell services and groups that settings have changed."""
         settings = topic.settings
-        if topic.led_by is None:
-            self._services.topic_changed(topic.name, settings)
+        self._services.topic_changed(topic.name, topic)
         if "kind" in changed and settings.kind == "queue":
             self._groups.end_topic(topic.name)
         elif "partitions" in changed:
@@ -461,8 +461,7 @@ class TopicAdministration:
         self._catalog.topics[name] = topic
         self._catalog.exchanges.changed()
         await self._long_work.run(bind(self._catalog, Target(name), settings.bindings), immediate=True)
-        if topic.led_by is None:
-            self._services.topic_changed(name, settings)
+        self._services.topic_changed(name, topic)
         self._observers.topic_created(name, settings)
 
     async def _drop_topic(self, topic: Topic) -> None:

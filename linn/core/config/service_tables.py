@@ -31,6 +31,8 @@ class ServiceTopic(NamedTuple):
     settings: TopicSettings
     own: Any
     """The topic's table for this service, decoded; None if it has none."""
+    led_elsewhere: str | None = None
+    """Sentence that names the broker of the cluster which leads the topic; None: this one does."""
 
 
 class ServiceTables(Protocol):

@@ -52,6 +52,10 @@ class ServiceHost(Protocol):
     @property
     def broker_name(self) -> str: ...
     @property
+    def in_cluster(self) -> bool:
+        """Whether the broker is one of a cluster, in which other brokers may lead topics."""
+
+    @property
     def state_dir(self) -> str:
         """The folder for the service's state, in the broker's data folder. The service creates it."""
 
@@ -68,7 +72,7 @@ class ServiceHost(Protocol):
         """The number of a topic's records that can be read from these offsets on, by partition.
 
         Without an offset, or with one that the partition has not reached, all its records count. 0 if there is no such
-        topic.
+        topic, or another broker leads it.
         """
 
     def login(
@@ -80,8 +84,8 @@ class ServiceHost(Protocol):
             program: a name among the service's programs; the user is `service:SERVICE/PROGRAM`.
             rights: the rules of a role: `{"topic:orders": ["consume"]}`.
 
-        The result is None where every client may do everything without a login. Raises ConfigError: a rule is
-        malformed.
+        The result is None where every client may do everything without a login. Other brokers of a cluster know
+        neither the login nor the rights. Raises ConfigError: a rule is malformed.
         """
 
 
@@ -106,7 +110,8 @@ class Service(Protocol):
         """
 
     def topic_changed(self, name: str, topic: ServiceTopic | None) -> None:
-        """A topic was made or altered, or (None) deleted. Synchronous; work that waits belongs into `run`."""
+        """A topic was made or altered, this broker leads it now or no longer, or (None) it was deleted. Synchronous;
+        work that waits belongs into `run`."""
 
     def describe(self) -> Any:
         """The service's state as a JSON value, for `service.list`."""

@@ -15,11 +15,11 @@ from typing import Any, Literal
 import trio
 
 from linn.core.config.config import Config
-from linn.core.config.service_tables import ServiceTopic, own_table
-from linn.core.config.topic_settings import TopicSettings
+from linn.core.config.service_tables import ServiceTopic, not_live, own_table
 from linn.core.env.env import Env, Spawn
+from linn.core.env.log_fields import log_fields
 from linn.core.errors.texts import one_line
-from linn.core.errors.tree import InternalError, LinnError, ServiceFailed, ServiceUnknown
+from linn.core.errors.tree import ConfigNotLive, InternalError, LinnError, ServiceFailed, ServiceUnknown
 from linn.core.log.partition import Partition
 from linn.core.ports.principal import Principal
 from linn.core.ports.service import Sample, Service, ServiceKind, ServiceListener, ServiceLogin
@@ -54,6 +54,7 @@ class Host:
     ) -> None:
         self.env = env
         self.broker_name = config.broker.name
+        self.in_cluster = config.cluster is not None
         self.state_dir = f"{config.broker.data_dir}/{STATE_FOLDER}/{kind.name}"
         self._kind = kind
         self._config = config
@@ -93,25 +94,40 @@ class Host:
 
     def topics(self) -> dict[str, ServiceTopic]:
         """All topics, by name."""
-        return {name: self._seen(topic.settings) for name, topic in self._topics.items()}
+        return {name: seen(topic, self._kind, self._config) for name, topic in self._topics.items()}
 
     def topic(self, name: str) -> ServiceTopic | None:
         """One topic; None if there is no topic of this name."""
         topic = self._topics.get(name)
-        return self._seen(topic.settings) if topic is not None else None
+        return seen(topic, self._kind, self._config) if topic is not None else None
 
     def records_behind(self, topic: str, offsets: Mapping[int, int]) -> int:
         """The number of a topic's records that can be read from these offsets on, by partition.
 
         Without an offset, or with one that the partition has not reached, all its records count. 0 if there is no such
-        topic.
+        topic, or another broker leads it.
         """
         known = self._topics.get(topic)
         partitions = known.partitions if known is not None else {}
         return sum(_behind(partition, offsets.get(index, 0)) for index, partition in partitions.items())
 
-    def _seen(self, settings: TopicSettings) -> ServiceTopic:
-        return ServiceTopic(settings, own_table(settings, self._kind))
+
+def seen(topic: Topic, kind: ServiceKind, config: Config) -> ServiceTopic:
+    """Return a topic as a service sees it: without a table that this broker's own file does not permit."""
+    elsewhere = topic.led_by().text if topic.led_by is not None else None
+    own = own_table(topic.settings, kind) if refusal(topic, kind, config) is None else None
+    return ServiceTopic(topic.settings, own, elsewhere)
+
+
+def refusal(topic: Topic, kind: ServiceKind, config: Config) -> ConfigNotLive | None:
+    """Return why this broker's file does not permit a service's table that another broker gave the topic; None: it
+    does.
+    """
+    if config.cluster is None:
+        return None  # It was checked when the topic got it, and at the start.
+    configured = config.topics.get(topic.name)
+    in_file = configured.services if configured is not None else {}
+    return next(iter(not_live(topic.name, topic.settings, in_file, [kind], config.services).values()), None)
 
 
 def _behind(partition: Partition, offset: int) -> int:
@@ -254,27 +270,33 @@ class Services:
 
     # --- topics ---
 
-    def topic_changed(self, name: str, settings: TopicSettings | None) -> None:
-        """Tell the services that a topic was made or altered, or (None) deleted. Never raises.
+    def topic_changed(self, name: str, topic: Topic | None) -> None:
+        """Tell the services that a topic was made or altered, has another leader, or was deleted (None). Never raises.
 
         A service that this topic's table configures for the first time is made and run.
         """
         if not self._serving or self._stopping:
             return
         known = list(self._running.values())
-        if settings is not None and settings.services:
+        if topic is not None and topic.settings.services:
             for kind in self._kinds.values():
-                if kind.name not in self._running and kind.topic_table in settings.services:
+                if kind.name not in self._running and kind.topic_table in topic.settings.services:
                     self._make_late(kind)  # It finds the topic in the list of topics.
         for running in known:
             if running.state == "running" and running.service is not None:
-                own = own_table(settings, running.kind) if settings is not None else None
-                topic = ServiceTopic(settings, own) if settings is not None else None
+                shown = self._shown(topic, running.kind) if topic is not None else None
                 try:
-                    running.service.topic_changed(name, topic)
+                    running.service.topic_changed(name, shown)
                 except Exception as error:
                     self._failed(running, error)
                     running.scope.cancel()
+
+    def _shown(self, topic: Topic, kind: ServiceKind) -> ServiceTopic:
+        if (refused := refusal(topic, kind, self._config)) is not None:
+            logger.warning(
+                "a table does nothing at this broker: %(error)s", {"topic": topic.name} | log_fields(refused)
+            )
+        return seen(topic, kind, self._config)
 
     def _make_late(self, kind: ServiceKind) -> None:
         running = self._running[kind.name] = RunningService(kind, self._owner_of(kind), None)

@@ -19,7 +19,7 @@ from linn.spark_plugin.spec import PipelineSpec
 
 
 class State(StrEnum):
-    """State of a driver, or of a pipeline."""
+    """State of a driver, or of a pipeline, which alone can be elsewhere."""
 
     STOPPED = "stopped"
     STARTING = "starting"
@@ -27,6 +27,7 @@ class State(StrEnum):
     DRAINING = "draining"
     BACKING_OFF = "backing off"
     FAILED = "failed"
+    ELSEWHERE = "elsewhere"
 
 
 class Reason(NamedTuple):

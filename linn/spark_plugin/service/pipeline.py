@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 
 import msgspec
 
@@ -30,6 +30,11 @@ class Pipeline(msgspec.Struct, frozen=True):
         options = {name.lower(): value for name, value in self.spec.source_options.items()}
         by_time = any(name.startswith(("startingtimestamp", "startingoffsetsbytimestamp")) for name in options)
         return not by_time and options["startingoffsets"].strip().lower() == "earliest"
+
+    def elsewhere(self, find_topic: Callable[[str], ServiceTopic | None]) -> str | None:
+        """Return which other broker runs the pipeline, the one that leads its first topic; None: this one does."""
+        topic = find_topic(self.spec.topics[0])
+        return topic.led_elsewhere if topic is not None else None
 
     def problem(self, topics: Mapping[str, ServiceTopic]) -> tuple[str, str] | None:
         """Return the reason why the pipeline can't run on the present topics, and the remedy; None if it can."""

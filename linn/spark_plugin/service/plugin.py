@@ -22,7 +22,7 @@ METRICS = (
         "gauge",
         ("pipeline", "state"),
         "1 for the state that the pipeline is in, 0 for each other one: `stopped`, `starting`, `running`, `draining`, "
-        "`backing off`, `failed`.",
+        "`backing off`, `failed`, `elsewhere` (at another broker of the cluster).",
     ),
     ServiceMetric(
         "linn_spark_pipeline_rows_total", "counter", _PIPELINE, "Rows of micro-batches that the driver has reported."
@@ -41,7 +41,8 @@ METRICS = (
         "gauge",
         _PIPELINE,
         "Records of its topics that can be read and are not in its sink, whether it runs or not. Missing only before "
-        "the first start of a pipeline that does not begin with everything.",
+        "the first start of a pipeline that does not begin with everything, and where another broker of the cluster "
+        "leads one of its topics.",
     ),
     ServiceMetric("linn_spark_pipeline_batch_seconds", "gauge", _PIPELINE, "Duration of the last micro-batch."),
     ServiceMetric(

@@ -1,7 +1,8 @@
 """The Spark service: all drivers of a broker, and the actions of `linn spark`.
 
-Law: the set of pipelines follows from the tables alone; starts and stops by an operator are remembered only while the
-broker runs.
+Laws: the set of pipelines follows from the tables alone; starts and stops by an operator are remembered only while the
+broker runs them. In a cluster the broker that leads a pipeline's first topic runs it; its checkpoint is where all
+brokers reach it, so that the next leader goes on there.
 """
 
 from __future__ import annotations
@@ -91,6 +92,8 @@ class SparkService:
         self._asked: dict[str, Pipeline] = {}
         self._blocked: dict[str, Reason] = {}
         """Pipelines that can't run on the present topics, with the reasons."""
+        self._elsewhere: set[str] = set()
+        """Pipelines that another broker of the cluster runs."""
         self._nursery: trio.Nursery | None = None
         self._closed = False
         self._python = settings.python or sys.executable
@@ -120,7 +123,7 @@ class SparkService:
             await driver.wait_ended()
 
     def topic_changed(self, name: str, topic: ServiceTopic | None) -> None:
-        """Start, restart or stop the pipelines that read the topic."""
+        """Start, restart or stop the pipelines that read the topic, as it is now and is led now."""
         if topic is None:
             self._committed.forget_topic(name)
         before = self._asked.get(name)
@@ -133,12 +136,14 @@ class SparkService:
         if self._closed or self._nursery is None:
             return
         topics = self._host.topics()
-        self._asked, self._blocked = asked_for(self._settings, topics), {}
+        self._asked, self._blocked, self._elsewhere = asked_for(self._settings, topics), {}, set()
         specs: dict[str, dict[str, PipelineSpec]] = {name: {} for name in self._drivers}
         for name, pipeline in self._asked.items():
-            problem = pipeline.problem(topics)
+            problem = pipeline.problem(topics) or self._unshared(pipeline)
             if problem is not None:
                 self._blocked[name] = Reason(*problem)
+            elif pipeline.elsewhere(topics.get) is not None:
+                self._elsewhere.add(name)
             else:
                 specs.setdefault(pipeline.driver, {})[name] = pipeline.spec
         for group, wanted in specs.items():
@@ -146,6 +151,13 @@ class SparkService:
             driver.act(driver.group.configure(wanted, driver.now_s))
             for name in [name for name in driver.progress if name not in wanted]:
                 del driver.progress[name]
+
+    def _unshared(self, pipeline: Pipeline) -> tuple[str, str] | None:
+        """Return why the next leader would not find a pipeline's checkpoint, and the remedy; None if it would."""
+        if not self._host.in_cluster or pipeline.spec.checkpoint is not None or self._settings.state_dir is not None:
+            return None
+        why = "any broker of the cluster may have to run it, and its checkpoint would be on the disk of this one"
+        return why, "set state_dir in [spark] to a folder or URL that all brokers reach"
 
     def _new_driver(self, name: str, nursery: trio.Nursery) -> DriverRun:
         settings, env = self._settings, self._host.env
@@ -218,6 +230,11 @@ class SparkService:
     def _bootstrap(self) -> str | None:
         return self._settings.bootstrap or bootstrap_url(self._host.listeners())
 
+    @property
+    def _asks_login(self) -> bool:
+        """Whether a native listener requires a login."""
+        return any(listener.needs_login for listener in self._host.listeners() if listener.protocol == NATIVE)
+
     async def _missing(self) -> str | None:
         """Return the line that says what a driver lacks; None if it can be started."""
         # Another Python has packages of its own: its driver checks them.
@@ -225,6 +242,9 @@ class SparkService:
         if missing is None and self._bootstrap() is None:
             missing = f"there is no listener of the protocol {NATIVE} that takes passwords, or requires no login, and"
             missing += " no certificate: add one, or set bootstrap in [spark]"
+        if missing is None and self._host.in_cluster and self._settings.credentials is None and self._asks_login:
+            missing = "other brokers of the cluster do not know the logins that this one gives to drivers: make a user"
+            missing += " for them, and name the file with its password as credentials in [spark]"
         return missing or await missing_java(self._host.env.programs)
 
     # --- looking ---
@@ -256,8 +276,12 @@ class SparkService:
         }
 
     def _lag(self, pipeline: Pipeline) -> int | None:
-        """Return the number of records not in the sink yet; None if the start is not known before the first run."""
-        offsets = self._offsets(pipeline)
+        """Return the number of records not in the sink yet; None: another broker leads a topic, or the start is not
+        known before the first run.
+        """
+        offsets, topics = self._offsets(pipeline), map(self._host.topic, pipeline.spec.topics)
+        if any(topic is not None and topic.led_elsewhere for topic in topics):
+            return None
         if offsets is None and not pipeline.starts_at_earliest:
             return None
         return sum(self._host.records_behind(topic, (offsets or {}).get(topic, {})) for topic in pipeline.spec.topics)
@@ -273,6 +297,9 @@ class SparkService:
             return State.FAILED, self._blocked[name]
         if not self._settings.enabled:
             return State.STOPPED, _DISABLED
+        if name in self._elsewhere:
+            leader = self._asked[name].elsewhere(self._host.topic)
+            return State.ELSEWHERE, Reason(leader) if leader is not None else None
         return self._drivers[self._asked[name].driver].group.state_of(name)
 
     @staticmethod
@@ -347,6 +374,9 @@ class SparkService:
                 raise ConfigError(f"pipeline {name}: {_DISABLED.text}: {_DISABLED.remedy}")
             if action != "stop" and name in self._blocked:
                 raise ConfigError(f"pipeline {name}: {self._blocked[name].text}: {self._blocked[name].remedy}")
+            if name in self._elsewhere:
+                _, leader = self._state(name)
+                raise ConfigError(f"this broker does not run pipeline {name}: {leader.text if leader else 'ask again'}")
             if name not in self._blocked:
                 by_driver.setdefault(pipeline.driver, []).append(name)
         about = {"action": action, "pipelines": ", ".join(names), "caller": caller.described()}

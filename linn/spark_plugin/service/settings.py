@@ -136,7 +136,7 @@ class SparkSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_
         msgspec.Meta(
             description="File with the login of drivers and executors, on all machines of a cluster, for its owner "
             "alone: `user` and `password`, or `token`, in TOML. Default: the broker gives each driver a login of its "
-            "own, with the rights of its pipelines."
+            "own, with the rights of its pipelines. In a cluster whose brokers require a login it is needed."
         ),
     ] = None
     ca: Annotated[
@@ -148,7 +148,10 @@ class SparkSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_
     ] = None
     state_dir: Annotated[
         str | None,
-        msgspec.Meta(description="Folder or URL for checkpoints. Default: a folder in the broker's `data_dir`."),
+        msgspec.Meta(
+            description="Folder or URL for checkpoints. Default: a folder in the broker's `data_dir`. In a cluster it "
+            "is needed, and all brokers have to reach it, unless each pipeline has a `checkpoint`."
+        ),
     ] = None
     drain_timeout_s: Annotated[
         Timeout, msgspec.Meta(description="How long a stop waits for the micro-batch in progress before it kills.")

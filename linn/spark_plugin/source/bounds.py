@@ -42,7 +42,8 @@ def find_bounds(
 
     `takes_missing`: leave out topics and partitions that do not exist.
 
-    Raises SparkOptionInvalid: a topic or partition does not exist, or a queue can't be read as a stream.
+    Raises SparkOptionInvalid: a topic or partition does not exist, or a queue can't be read as a stream. NotLeader,
+    PeerError: a topic has no leader that answers.
     """
     found = []
     for topic, partitions in _places(client, options, takes_missing):
@@ -52,12 +53,18 @@ def find_bounds(
             )
         topic_id = UUID(int=topic.id_high << 64 | topic.id_low)
         for partition in partitions:
-            info = topic.partitions[partition]
-            latest = info.start_offset
-            if info.high_watermark > latest:
-                latest = max(latest, client.find_offset(topic.name, partition, "latest"))
-            found.append(PartitionBounds(topic.name, topic_id, partition, info.start_offset, latest))
+            found.append(PartitionBounds(topic.name, topic_id, partition, *_ends(client, topic, partition)))
     return sorted(found, key=lambda bounds: bounds.place)
+
+
+def _ends(client: Client, topic: TopicInfo, partition: int) -> tuple[int, int]:
+    """Return the first offset of a partition, and the end of its committed records."""
+    earliest, end = topic.partitions[partition].start_offset, topic.partitions[partition].high_watermark
+    if end == 0:  # A description has zeros as well where no leader could be asked.
+        earliest = client.find_offset(topic.name, partition, "earliest")
+    elif end <= earliest:
+        return earliest, earliest
+    return earliest, max(earliest, client.find_offset(topic.name, partition, "latest"))
 
 
 def _places(client: Client, options: ReadOptions, takes_missing: bool) -> Iterator[tuple[TopicInfo, tuple[int, ...]]]:

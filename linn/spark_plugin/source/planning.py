@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from functools import partial
+
+from linn.spark_plugin.connections import patiently
 from linn.spark_plugin.errors import SparkDataLost, SparkOptionInvalid
 from linn.spark_plugin.source.bounds import PartitionBounds, find_bounds, offsets_of
 from linn.spark_plugin.source.options import ReadOptions
@@ -11,8 +14,8 @@ from linn.spark_plugin.source.ranges import OffsetRange, Task, tasks
 def planned(options: ReadOptions) -> list[Task]:
     """Return the tasks of a batch read. Raises SparkOptionInvalid, SparkDataLost, ConnectFailed and others."""
     with options.broker.connect("linn-spark-planning") as client:
-        bounds = find_bounds(client, options)
-        starts, ends = offsets_of(client, options.start, bounds), offsets_of(client, options.end, bounds)
+        bounds = patiently(partial(find_bounds, client, options))
+        starts, ends = (patiently(partial(offsets_of, client, bound, bounds)) for bound in (options.start, options.end))
     ranges = [_range(partition, starts[partition.place], ends[partition.place], options) for partition in bounds]
     return tasks(ranges, options.partitions_min, options.records_per_partition_max)
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from functools import partial
 from typing import Any
 
 from linn.client.blocking.generated.client import Client
@@ -17,7 +18,7 @@ from linn.core.errors.tree import (
     TopicReplaced,
     TopicUnknown,
 )
-from linn.spark_plugin.connections import OUTAGE_S_MAX, forget_client, pooled_client
+from linn.spark_plugin.connections import OUTAGE_S_MAX, forget_client, patiently, pooled_client
 from linn.spark_plugin.errors import SparkDataLost
 from linn.spark_plugin.source.arrow_columns import arrow_batch, joined
 from linn.spark_plugin.source.options import ReadOptions
@@ -42,20 +43,14 @@ def _read(client: Client, options: ReadOptions, wanted: OffsetRange, schema: Any
     offset, fails_on_data_loss = wanted.start, options.fails_on_data_loss
     while offset < wanted.end:
         try:
-            fetched = client.fetch(
-                wanted.topic,
-                wanted.partition,
-                offset,
-                bytes_max=FETCH_BYTES_MAX,
-                topic_id=wanted.topic_id,
-                where=options.where,
-            )
+            fetch = partial(client.fetch, wanted.topic, wanted.partition, offset, bytes_max=FETCH_BYTES_MAX)
+            fetched = patiently(partial(fetch, topic_id=wanted.topic_id, where=options.where))
         except (OffsetOutOfRange, TopicReplaced, TopicUnknown, PartitionUnknown) as error:
             if fails_on_data_loss:
                 raise _lost(wanted, offset, error) from error
             if not isinstance(error, OffsetOutOfRange):
                 return
-            start = client.find_offset(wanted.topic, wanted.partition, "earliest")
+            start = patiently(partial(client.find_offset, wanted.topic, wanted.partition, "earliest"))
             if start <= offset:
                 return  # The end of the log lies before it.
             offset = start

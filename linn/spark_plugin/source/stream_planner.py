@@ -6,11 +6,12 @@ Law: an offset that was given to Spark keeps its meaning; options for the start 
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 
 from linn.client.blocking.generated.client import Client
 from linn.core.errors.auth import AuthFailed
 from linn.core.errors.tree import ConnectionLost, RequestTimeout
-from linn.spark_plugin.connections import forget_client, pooled_client
+from linn.spark_plugin.connections import forget_client, patiently, pooled_client
 from linn.spark_plugin.source.bounds import PartitionBounds, find_bounds, offsets_of
 from linn.spark_plugin.source.options import ReadOptions
 from linn.spark_plugin.source.ranges import Task, tasks
@@ -32,7 +33,8 @@ class StreamPlanner:
     def initial(self) -> StreamOffset:
         """Return where a new query starts. Raises SparkOptionInvalid, ConnectionLost and others."""
         bounds = self._bounds(is_strict=True)
-        offsets = offsets_of(self._client(), self._options.start, bounds, keeps_latest=True)
+        find = partial(offsets_of, self._client(), self._options.start, bounds, keeps_latest=True)
+        offsets = patiently(find)
         return StreamOffset.of(bounds, offsets)
 
     def end_after(self, start: StreamOffset, *, is_limited: bool) -> StreamOffset:
@@ -83,7 +85,8 @@ class StreamPlanner:
 
     def _bounds(self, *, is_strict: bool = False) -> list[PartitionBounds]:
         try:
-            self._last = find_bounds(self._client(), self._options, is_stream=True, takes_missing=not is_strict)
+            find = partial(find_bounds, self._client(), self._options, is_stream=True, takes_missing=not is_strict)
+            self._last = patiently(find)
         except (AuthFailed, ConnectionLost, RequestTimeout):  # The file may have another login by now.
             forget_client(self._options.broker)
             raise
