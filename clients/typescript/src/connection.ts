@@ -57,6 +57,8 @@ export interface ConnectionOptions {
   login: Login | undefined;
   tls: Tls;
   zstd: Zstd | undefined;
+  /** The longest interval of signs of life; the broker may ask for a shorter one. Default: the broker's. */
+  keepaliveMsMax?: number;
 }
 
 export class Connection {
@@ -132,7 +134,7 @@ export class Connection {
   }
 
   async #greet(
-    { name: client, login }: ConnectionOptions,
+    { name: client, login, keepaliveMsMax = Infinity }: ConnectionOptions,
     channel: Channel,
     producerId: bigint,
     producerKey: bigint,
@@ -152,7 +154,7 @@ export class Connection {
     }
     this.#receiver.allowFrames(FRAME_BYTES_MAX);
     this.#welcome = message.content;
-    const { keepaliveMs } = message.content;
+    const keepaliveMs = Math.min(message.content.keepaliveMs, keepaliveMsMax);
     if (keepaliveMs > 0) this.#keepalive = setInterval(() => this.#tick(keepaliveMs), keepaliveMs / 2).unref();
     if (exchange !== undefined) this.#renewInTime(exchange);
   }
@@ -229,6 +231,11 @@ export class Connection {
   /** Whether the broker takes no more requests here, but for settlements: it is stopping. */
   get drains(): boolean {
     return this.#drains;
+  }
+
+  /** Whether the connection is over, or the broker is stopping. */
+  get isEnding(): boolean {
+    return this.error !== undefined || this.#drains;
   }
 
   /** Call `callback` once when `ready` may have become true, or the connection is over. */

@@ -5,15 +5,21 @@ import type { LinnError } from "./errors.js";
 /** How often a client says that it still has no connection: seldom enough to leave a log readable overnight. */
 const REMIND_MS = 30_000;
 
-/** A change in the state of a client's connection, or a reminder that there is none. */
+/** A change in the state of a client's connection, a reminder that there is none, or "bypassed": another broker of the
+ * cluster can't be reached, and its topics are used through this connection. */
 export interface ConnectionEvent {
-  readonly state: "lost" | "retrying" | "restored";
+  readonly state: "lost" | "retrying" | "restored" | "bypassed";
   /** A line for a log. */
   readonly text: string;
-  /** Why the connection was lost, or could not be made again. */
+  /** Why the connection was lost, or could not be made. */
   readonly error: LinnError;
-  /** Time since it was lost. */
+  /** Time since it was lost; 0 for "bypassed". */
   readonly ms: number;
+}
+
+/** Tell a listener, in a turn of its own: what it throws, or closes, does not get in the way of connecting again. */
+export function tell(listener: (event: ConnectionEvent) => void, event: ConnectionEvent): void {
+  queueMicrotask(() => listener(event));
 }
 
 /** Begins when a connection is lost, and ends when there is another. */
@@ -47,8 +53,6 @@ export class Outage {
   }
 
   #tell(state: ConnectionEvent["state"], text: string): void {
-    const event = { state, text, error: this.error, ms: performance.now() - this.#beganMs };
-    // In a turn of its own: what a listener throws, or closes, does not get in the way of connecting again.
-    queueMicrotask(() => this.listener(event));
+    tell(this.listener, { state, text, error: this.error, ms: performance.now() - this.#beganMs });
   }
 }

@@ -2,7 +2,8 @@
 //
 // Laws: the batches of a lane (see there) go out in the order of the calls; each message is confirmed or failed exactly
 // once. What was not answered when the connection was lost, and what the broker refuses for now, is sent again in that
-// order. A message that is not confirmed within the request timeout fails, up to a quarter of it later where it shares
+// order. All batches in flight are on one connection: to the topic's leader, or to the broker at hand. Later ones go to
+// another when all are answered, or their connection is lost. A message that is not confirmed within the request timeout fails, up to a quarter of it later where it shares
 // a batch.
 
 import { buildBatch, checkRecord, recordBytes, type CheckedRecord, type Numbers } from "./batch-builder.js";
@@ -19,6 +20,7 @@ import {
 } from "./errors.js";
 import type { Caller, Connection } from "./connection.js";
 import { isOutOfOrder, Lane } from "./lane.js";
+import { TopicLeader } from "./leaders.js";
 import { PendingBatch, type Placement } from "./pending-batch.js";
 import type { Identity } from "./producer-ids.js";
 import type { RecordInput } from "./record.js";
@@ -100,6 +102,10 @@ export class Producer implements SessionUser {
   #lastSequence = 0;
   #bufferedBytes = 0;
   #pumps = false;
+  /** Where the topic's leader is; undefined: an exchange, whose topics may have several. */
+  readonly #leader: TopicLeader | undefined;
+  /** The connection that the latest batch went to. */
+  #at: Connection | undefined;
   #listensTo: Connection | undefined;
   #isClosed = false;
   #whenRoom: (() => void)[] = [];
@@ -123,6 +129,7 @@ export class Producer implements SessionUser {
     this.#world = world;
     this.#session = world.session;
     const compresses = options.codec === "zstd";
+    if (!toExchange) this.#leader = new TopicLeader(world.session.leaders, target, () => this.#pumpSoon());
     this.#options = { acks, batchBytesMax, inFlightMax, bufferBytesMax, idempotent, compresses };
   }
 
@@ -272,7 +279,7 @@ export class Producer implements SessionUser {
 
   #pump(): void {
     for (let lane = this.#nextLane(); lane !== undefined; lane = this.#nextLane()) {
-      const { connection } = this.#session;
+      const connection = this.#chosen();
       if (connection === undefined) {
         this.#session.want();
         return;
@@ -288,6 +295,18 @@ export class Producer implements SessionUser {
       batch.closed = true;
       this.#send(connection, lane, batch);
     }
+  }
+
+  /** The connection for the next batch; undefined: there is none, or it has to wait for an answer. */
+  #chosen(): Connection | undefined {
+    const chosen = this.#leader?.connection() ?? this.#session.connection;
+    if (this.#leader?.isAwaited) return undefined;
+    if (chosen === this.#at) return chosen;
+    if (this.#inFlight > 0) return undefined;
+    // Nothing tells when batches without acks have arrived, and so later ones stay behind them.
+    if (this.#options.acks === "none" && this.#at?.isEnding === false) return this.#at;
+    this.#at = chosen;
+    return chosen;
   }
 
   /** The lane whose first batch is the oldest of those that may be sent now. */
@@ -364,6 +383,7 @@ export class Producer implements SessionUser {
     } else {
       lane.inFlight.delete(batch);
       batch.unanswered -= 1;
+      this.#leader?.confirmed(placement.leaderEpoch);
       this.#settle(batch, placement);
     }
     this.#goOn(lane);
@@ -375,6 +395,7 @@ export class Producer implements SessionUser {
     const isUsedUp = this.#session.isUsedUp(batch.attempts) && !isOutOfOrder(error);
     const isLost = error.code === "connection.lost";
     if (!isLost && error.code !== "client.closed") batch.unanswered -= 1;
+    if (error.code === "partition.not_leader") this.#leader?.refused();
     if (error.retriable && !isUsedUp) lane.putBack(batch, error);
     else this.#fail(lane, batch, isLost ? mayBeStored(batch, error) : refusedAs(batch, error));
     this.#goOn(lane);

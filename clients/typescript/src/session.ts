@@ -9,9 +9,10 @@ import type { RecordBatch } from "./batch.js";
 import type { Message, Request } from "./codec.js";
 import { Connection, type ConnectionOptions, type Welcome } from "./connection.js";
 import { again, clientClosed, LinnError } from "./errors.js";
-import { Outage, type ConnectionEvent } from "./outage.js";
+import { KEEPALIVE_MS, Leaders } from "./leaders.js";
+import { Outage, tell, type ConnectionEvent } from "./outage.js";
 import { ProducerIds } from "./producer-ids.js";
-import type { Address } from "./url.js";
+import { placeOf, type Address } from "./url.js";
 
 /** The longest time that a timer of Node can wait. */
 export const TIMER_MS_MAX = 2 ** 31 - 1;
@@ -41,6 +42,8 @@ export class Session {
   /** Told of connections: consumers for as long as they are open, producers while they have batches. */
   readonly users = new Set<SessionUser>();
   readonly producerIds: ProducerIds;
+  /** Connections to other brokers of the cluster. */
+  readonly leaders: Leaders;
   /** While there is no connection. */
   outage: Outage | undefined;
   closed = false;
@@ -65,11 +68,26 @@ export class Session {
   ) {
     this.#connection = connection;
     this.producerIds = new ProducerIds(connection.welcome.producerId, connection.welcome.producerKey);
+    this.leaders = this.#newLeaders();
     this.#adopt(connection);
   }
 
+  #newLeaders(): Leaders {
+    const connection = (): Connection | undefined => this.connection;
+    return new Leaders({
+      get connection() {
+        return connection();
+      },
+      open: (address, signal) => this.#openBeside(address, signal),
+      now: () => performance.now(),
+      unreachable: (text, error) => tell(this.options.onConnection, { state: "bypassed", text, error, ms: 0 }),
+    });
+  }
+
   /** Connect, once; throws as `Connection.open`. */
-  static async open(peer: string, addresses: readonly Address[], options: SessionOptions): Promise<Session> {
+  static async open(peer: string, addresses: readonly Address[], given: SessionOptions): Promise<Session> {
+    // Where there is another broker to go to, one that is frozen is left soon.
+    const options = addresses.length > 1 ? { ...given, keepaliveMsMax: KEEPALIVE_MS } : given;
     const [connection, at] = await openAny(addresses, 0, (address) => Connection.open(peer, address, options));
     return new Session(peer, addresses, options, connection, at);
   }
@@ -230,6 +248,14 @@ export class Session {
     return connection;
   }
 
+  /** A connection to another broker of the cluster. */
+  async #openBeside(address: string, signal: AbortSignal): Promise<Connection> {
+    const place = placeOf(address, this.addresses[0]!.tlsHost !== undefined);
+    const options = { ...this.options, keepaliveMsMax: KEEPALIVE_MS };
+    const { first, key } = this.producerIds;
+    return Connection.open(address, { ...place, signal }, options, first, key);
+  }
+
   #connected(connection: Connection, outage: Outage): void {
     if (this.closed) {
       void connection.close();
@@ -260,13 +286,13 @@ export class Session {
     });
   }
 
-  /** Say goodbye, close the connection, and fail whatever waits. */
+  /** Say goodbye, close the connections, and fail whatever waits. */
   async close(): Promise<void> {
     if (this.closed) return;
     this.closed = true;
     this.#wake?.();
     this.#attempt?.abort();
-    await this.#connection.close();
+    await Promise.all([this.#connection.close(), this.leaders.close()]);
     this.#failAll(clientClosed("the client was closed"));
   }
 }

@@ -26,6 +26,11 @@ export function addressesOf(url: string): Address[] {
   return places.map((place) => addressOf(scheme + place));
 }
 
+/** Where to connect to: an address as brokers tell it to clients. Throws listener.address_invalid. */
+export function placeOf(address: string, isTls: boolean): Address {
+  return address.startsWith("unix:") ? { path: address.slice(5) } : addressOf(`${isTls ? "linns" : "linn"}://${address}`);
+}
+
 /** Where to connect to: a URL with one address. Throws listener.address_invalid, which repeats no password. */
 export function addressOf(url: string): Address {
   if (url.includes("@") && !/^linn\+unix:\/\/\//i.test(url)) {
