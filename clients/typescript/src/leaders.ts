@@ -164,12 +164,17 @@ export class TopicLeader {
   confirmed(epoch: number): void {
     if (epoch <= this.#confirmedEpoch) return;
     this.#confirmedEpoch = epoch;
-    if (epoch > this.#epoch) this.#askSoon(0);
+    if (epoch > this.#epoch) this.#askNow();
   }
 
   /** A batch was refused with partition.not_leader. */
   refused(): void {
+    this.#askNow();
+  }
+
+  #askNow(): void {
     this.#askSoon(0);
+    this.#askIfDue();
   }
 
   #askSoon(inMs: number): void {
