@@ -27,7 +27,8 @@ CALM = 100
 """Messages of each program that are confirmed before something happens, or after it."""
 LOAD = 2_000
 """Messages of each program that are published while something happens."""
-FOLLOWED_WITHIN_S = 60.0
+FOLLOWED_WITHIN_S = 30.0
+"""Less than the age at which a description is asked for in any case, which would hide that nothing else makes it."""
 
 
 @pytest.fixture(params=LANGUAGES)

@@ -10,6 +10,8 @@ from raw_client import RawClient, Refused, records
 from simulated_time import simulated
 
 from linn.core.batch.batch import SCATTERED
+from linn.core.batch.builder import BatchColumns, build_batch
+from linn.core.batch.key_hash import key_hash
 from linn.testing.sim_env import SimEnv
 from linn.wire import messages as m
 
@@ -57,6 +59,21 @@ async def test_partitions_acks_and_refused_records_are_as_at_the_leader(env: Sim
         with pytest.raises(Refused) as refusal:
             await client.publish("t", ["x"], partition=7)
         assert refusal.value.code == "topic.partition_unknown"
+
+
+@simulated
+async def test_the_placement_of_a_batch_in_several_partitions_tells_the_leaders_epoch(env: SimEnv) -> None:
+    async with broker_world(env) as world:
+        _, leader, other = await apart(world, partitions=3)
+        keys = [b"%d" % number for number in range(20)]
+        batch = build_batch(BatchColumns(keys, 0, 1, keys=keys, key_hashes=list(map(key_hash, keys))))
+        for broker in (leader, other):
+            client = await broker.client()
+            (info,) = (await client.call(m.Describe(["t"]))).topics
+            (place,) = (await client.call(m.Publish("t"), [batch])).placements
+            assert (place.partition, place.base_offset, place.copies) == (-1, -1, 20)
+            assert place.leader_epoch == info.partitions[0].leader_epoch == 1
+            assert (place.topic_id_high, place.topic_id_low) == (info.id_high, info.id_low) != (0, 0)
 
 
 @simulated

@@ -340,6 +340,8 @@ class Publisher:
         if len(destinations) == 1 and copies == wanted and base_offset >= 0:
             epoch = partition.leader_epoch if known is None else partition.log.facts.epochs.at(base_offset)
             return PublishResult(index, base_offset, copies, returned, epoch, *topic.id_halves, refused)
+        if destinations and all([each.topic is topic for each in destinations]):
+            return PublishResult(-1, -1, copies, returned, partition.leader_epoch, *topic.id_halves, refused)
         return PublishResult(-1, -1, copies, returned, refused=refused)
 
 
