@@ -150,8 +150,8 @@ struct Placement {
   copies     @2 :UInt32;         # records stored, in all topics; 0: unroutable
   returned   @3 :List(UInt32);   # mandatory: the records that no topic took, as ranges of indexes in the batch: first,
                                  # end (exclusive), first, end and so on, ascending
-  leaderEpoch @4 :Int32;         # where all is in one topic: the epoch in which the batch was appended, and the id of the
-  topicIdHigh @5 :UInt64;        # topic; where partition is -1, the epoch in which the broker leads it
+  leaderEpoch @4 :Int32;         # where all went to one topic: the epoch in which the batch was appended, and
+  topicIdHigh @5 :UInt64;        # the id of the topic
   topicIdLow  @6 :UInt64;
   refused     @7 :List(RefusedRecords);  # stored nowhere; the others of the batch are, and partition and baseOffset are
                                  # theirs: their offsets count on without the refused ones

@@ -10,6 +10,8 @@ import trio
 from raw_client import HAND_ID, RawClient, Refused, after_power_loss, broker_on, connected, records, served, simulated
 from truncation_walks import walk
 
+from linn.core.batch.builder import BatchColumns, build_batch
+from linn.core.batch.key_hash import key_hash
 from linn.testing.sim_env import SimEnv
 from linn.wire import messages as m
 
@@ -123,6 +125,32 @@ async def test_a_batch_that_is_sent_again_is_answered_with_the_epoch_in_which_it
 
     first, again = await lives(env, publish, publish)
     assert (first.base_offset, first.leader_epoch) == (again.base_offset, again.leader_epoch)
+
+
+SPREAD = """
+[exchanges.e]
+type = "fanout"
+[topics.spread]
+partitions = 4
+bindings = [{ exchange = "e" }]
+[topics.other]
+bindings = [{ exchange = "e" }]
+"""
+
+
+@served(SPREAD)
+async def test_a_batch_for_several_partitions_of_one_topic_is_answered_with_its_id_and_its_epoch(
+    client: RawClient,
+) -> None:
+    keys = [b"%d" % number for number in range(100)]
+    columns = BatchColumns([b"x"] * len(keys), 0, HAND_ID, keys=keys, key_hashes=[key_hash(key) for key in keys])
+    answers = [
+        (await client.call(m.Publish(target, target == "e"), [build_batch(columns)])).placements[0]
+        for target in ("spread", "e")
+    ]
+    (info,) = (await client.call(m.Describe(["spread"]))).topics
+    told = [(it.partition, it.topic_id_high, it.topic_id_low, it.leader_epoch) for it in answers]
+    assert told == [(-1, info.id_high, info.id_low, info.partitions[0].leader_epoch), (-1, 0, 0, 0)]
 
 
 @pytest.mark.parametrize("seed", range(20))

@@ -340,9 +340,10 @@ class Publisher:
         if len(destinations) == 1 and copies == wanted and base_offset >= 0:
             epoch = partition.leader_epoch if known is None else partition.log.facts.epochs.at(base_offset)
             return PublishResult(index, base_offset, copies, returned, epoch, *topic.id_halves, refused)
-        if destinations and all([each.topic is topic for each in destinations]):
-            return PublishResult(-1, -1, copies, returned, partition.leader_epoch, *topic.id_halves, refused)
-        return PublishResult(-1, -1, copies, returned, refused=refused)
+        if elsewhere or len({id(each.topic) for each in destinations}) != 1:
+            return PublishResult(-1, -1, copies, returned, refused=refused)
+        # Each partition of a topic is led in the same epoch.
+        return PublishResult(-1, -1, copies, returned, partition.leader_epoch, *topic.id_halves, refused)
 
 
 def _check_replicas(request: PublishRequest, planned: Sequence[Planned]) -> None:

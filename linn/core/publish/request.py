@@ -55,10 +55,9 @@ class PublishResult(NamedTuple):
     returned: list[int]
     """Ranges of indexes that no topic takes, as first, end, first, end and so on; empty unless requested."""
     leader_epoch: int = 0
-    """The epoch in which it was appended, or that of the leader if `partition` is -1; 0 if it went to several topics or to
-    none."""
+    """The epoch in which it was appended; 0 if it went to several topics or to none."""
     topic_id_high: int = 0
-    """Upper half of the topic's id; 0 if `leader_epoch` is."""
+    """Upper half of the topic's id; 0 if there are several or none."""
     topic_id_low: int = 0
     """Lower half of the topic's id."""
     refused: Sequence[RefusedRecords] = ()
