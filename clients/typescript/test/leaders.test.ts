@@ -140,6 +140,13 @@ test("a topic that the broker at hand can't describe is published to there", asy
   assert.deepEqual(valuesAt(cluster.at(1)), ["a"]);
 });
 
+test("a leader that does not answer holds a producer back for a second only", async () => {
+  const cluster = await Cluster.of(CONFIRMS, { hello: () => undefined });
+  const client = await connected(cluster.at(1).url, { connectTimeoutMs: 60_000 });
+  await client.producer({ topic: "t" }).publish({ value: "a" });
+  assert.deepEqual(valuesAt(cluster.at(1)), ["a"]);
+});
+
 for (const [what, hello] of [
   ["another node", welcome(3)],
   ["another cluster", welcome(2, "other")],
@@ -277,7 +284,6 @@ test("after a refusal by a broker that leads no more a producer asks who leads",
   await producer.publish({ value: "a" });
   [cluster.leader, cluster.epoch] = [3, 2];
   while (valuesAt(cluster.at(3)).length === 0) await producer.publish({ value: "b" });
-  assert.deepEqual(valuesAt(cluster.at(2)), ["a", "b"]);
 });
 
 /** A topic's leader as a producer follows it, over a connection to the first broker, by a clock of its own. */
@@ -321,6 +327,12 @@ class Follower {
     return this.leader.connection()?.welcome.node;
   }
 
+  /** How often it was asked who leads. */
+  get asked(): number {
+    const descriptions = this.cluster.at(1).heard.map(({ message }) => message);
+    return descriptions.filter((message) => message.member === "describe" && message.content.topics.length > 0).length;
+  }
+
   get attempts(): number {
     return this.cluster.peers.slice(1).flatMap(({ heard }) => heard).filter(({ message }) => message.member === "hello")
       .length;
@@ -350,10 +362,6 @@ test("of two descriptions the one with the later epoch counts, except of another
 test("a producer asks each minute, and soon where the answer is older than a confirmation", async () => {
   const cluster = await Cluster.of({}, {});
   const follower = await Follower.of(cluster);
-  const asked = (): number =>
-    cluster.at(1).heard.filter(({ message }) => {
-      return message.member === "describe" && message.content.topics.length > 0;
-    }).length;
   for (const [nowMs, epoch, count] of [
     [0, 1, 1],
     [59_999, 1, 1],
@@ -367,8 +375,36 @@ test("a producer asks each minute, and soon where the answer is older than a con
     follower.nowMs = nowMs;
     follower.leader.confirmed(epoch);
     await follower.node();
-    assert.equal(asked(), count, `at ${nowMs}`);
+    assert.equal(follower.asked, count, `at ${nowMs}`);
   }
+});
+
+test("while nobody leads a topic a producer asks soon", async () => {
+  const cluster = await Cluster.of({}, {});
+  cluster.leader = 0;
+  const follower = await Follower.of(cluster);
+  for (const [nowMs, count] of [
+    [0, 1],
+    [499, 1],
+    [500, 2],
+  ] as const) {
+    follower.nowMs = nowMs;
+    assert.equal(await follower.node(), undefined);
+    assert.equal(follower.asked, count);
+  }
+});
+
+test("a new topic of the same name begins with its own epochs", async () => {
+  const cluster = await Cluster.of({}, {});
+  cluster.epoch = 5;
+  const follower = await Follower.of(cluster);
+  await follower.node();
+  follower.leader.confirmed(5);
+  [cluster.topicId, cluster.epoch, follower.nowMs] = [8n, 1, 60_000];
+  await follower.node();
+  follower.nowMs += 500;
+  assert.equal(await follower.node(), 2);
+  assert.equal(follower.asked, 2);
 });
 
 test("a broker that could not be reached is tried again after a pause, which doubles up to a minute", async () => {
