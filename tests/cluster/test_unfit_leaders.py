@@ -15,6 +15,7 @@ from test_replicated_topics import sessions
 from linn.core.cluster.entries import PartEntry
 from linn.core.replicas.topic_replica import APPENDS_FAIL_S
 from linn.testing.sim_env import SimEnv
+from linn.wire import messages as m
 
 RECORD = "x" * 2_000
 
@@ -101,6 +102,22 @@ async def test_a_leader_whose_disk_is_full_lets_another_broker_lead_and_publishi
         await until_alike(door, [leader, *others])
         assert part_of(door).unfit == ()
         assert part_of(door).epoch == part.epoch, "the topic stays where it is"
+
+
+@simulated
+async def test_a_leader_whose_disk_has_no_room_for_one_ack_lets_another_broker_lead(env: SimEnv) -> None:
+    """Nothing else is to be written."""
+    async with replicated_topic(env, kind="queue", lease="1h") as (leader, others):
+        client, door = await leader.client(), others[0]
+        await filled(client, 1)
+        subscription = (await client.call(m.Subscribe("t"))).subscription
+        event = await client.pull(subscription, 1)
+        fill(leader)
+        with pytest.raises(Refused, match="full"):
+            await client.settle(subscription, event)
+        began_s = trio.current_time()
+        await until(lambda: part_of(door).leader != leader.number)
+        assert APPENDS_FAIL_S <= trio.current_time() - began_s < APPENDS_FAIL_S + 15
 
 
 @simulated

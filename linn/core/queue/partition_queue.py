@@ -64,37 +64,19 @@ CopyDeadLetters = Callable[["PartitionQueue"], Awaitable[None]]
 class Handovers:
     """Leases that are settled, and whose records their consumers have not read yet."""
 
-    def __init__(self, log: SubscriptionLog, spawn: Spawn, on_ready: Callable[[], None]) -> None:
-        """`on_ready` is called when a lease that could not be delivered may be."""
+    def __init__(self, log: SubscriptionLog) -> None:
         self.owed: deque[Lease] = deque()
         """Leases settled for a handover that has not happened: the state log had no room for the event."""
         self.reading: dict[int, int] = {}
         """The first offset, by consumer, that is settled on delivery but not read yet."""
         self._log = log
-        self._spawn = spawn
-        self._on_ready = on_ready
-        self._writing_owed = False
 
     def take(self, consumer: int) -> Lease:
         """Hand the lease owed longest to a consumer. Raises StorageError: the lease stays owed."""
-        try:
-            self._log.flush()
-        except StorageError:
-            if not self._writing_owed:
-                self._writing_owed = True
-                self._spawn(self._write_owed)
-            raise
+        self._log.flush()
         lease = self.owed.popleft()
         self.reading[consumer] = lease.first
         return lease
-
-    async def _write_owed(self) -> None:
-        """Write the events of owed leases once there is room: their consumers got an error, others may wait."""
-        try:
-            await self._log.write_waiting()
-        finally:
-            self._writing_owed = False
-        self._on_ready()
 
 
 class Trimming:
@@ -181,7 +163,8 @@ class PartitionQueue:
         # The event log may go back to records that were trimmed since.
         self.subscription = SharedSubscription(semantics, partition.log.bounds()[0] if state is None else 0)
         self.log = SubscriptionLog(partition, self.subscription, state, clock, spawn)
-        self.handovers = Handovers(self.log, spawn, on_ready)
+        self.log.on_room = on_ready
+        self.handovers = Handovers(self.log)
         self.trimming = Trimming(partition, self.subscription, self.log, self.handovers, spawn)
         self.dead_letters = DeadLetterTask(self, copy_dead_letters)
         self.damage = Damage(partition)

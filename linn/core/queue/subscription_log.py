@@ -11,9 +11,10 @@ from __future__ import annotations
 
 import contextlib
 import logging
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from functools import partial
 
+from linn.core.delivery.consumer import do_nothing
 from linn.core.env.env import Clock, Spawn
 from linn.core.env.log_fields import log_fields
 from linn.core.errors.replication import NotLeader
@@ -50,6 +51,9 @@ class SubscriptionLog:
         self._low_noted = (0, 0)
         """An offset before which all was settled, and the end of the log that says so."""
         self._low_durable = 0
+        self.on_room: Callable[[], None] = do_nothing
+        """Called when events are written that a full disk had no room for."""
+        self._writes_later = False
 
     # --- starting and stopping ---
 
@@ -163,8 +167,8 @@ class SubscriptionLog:
     def flush(self) -> tuple[Mark, int] | None:
         """Write pending events as one record; returns the mark and the offset to wait for, or None for nothing.
 
-        Raises StorageError: they are kept and written with the next ones. NotLeader: they are dropped, and so is the
-        subscription.
+        Raises StorageError: they are kept, and written with the next ones or once there is room. NotLeader: they are
+        dropped, and so is the subscription.
         """
         events, state = self._subscription.take_events(), self.state
         if state is None:
@@ -172,7 +176,15 @@ class SubscriptionLog:
         if not events and not state.waiting:
             state.check_led()
             return state.committed, state.partition.log.bounds()[1]
-        end = state.write(encode_events(events) if events else b"", self._encoded_snapshot)
+        try:
+            end = state.write(encode_events(events) if events else b"", self._encoded_snapshot)
+        except NotLeader:
+            raise
+        except StorageError:
+            if self.is_open and not self._writes_later:
+                self._writes_later = True
+                self._spawn(self._write_later)
+            raise
         if self.is_open and state.is_due():
             self._spawn(partial(state.compact_in_background, self._snapshot))
         return state.committed, end
@@ -187,12 +199,16 @@ class SubscriptionLog:
             text = "%(partition)s: %(count)d records of its log wait for the disk: %(error)s"
             logger.warning(text, about(self._partition, error) | {"count": self.state.waiting if self.state else 0})
 
-    async def write_waiting(self) -> None:
+    async def _write_later(self) -> None:
         """Write the records that a full disk had no room for, once it has."""
-        while self.is_open and self.state is not None and self.state.waiting:
-            await self._clock.sleep(ROOM_RETRY_S)
-            with contextlib.suppress(StorageError):
-                self.state.write(b"", self._encoded_snapshot)
+        try:
+            while self.is_open and self.state is not None and self.state.waiting:
+                await self._clock.sleep(ROOM_RETRY_S)
+                with contextlib.suppress(StorageError):
+                    self.state.write(b"", self._encoded_snapshot)
+        finally:
+            self._writes_later = False
+        self.on_room()
 
     def _snapshot(self) -> list[bytes]:
         # First, because the disk may have no room for the snapshot either.
