@@ -92,8 +92,8 @@ class ServedLane:
         self._consuming = self._consumer_requests()
 
     def _other_requests(self, other: FollowerNode | None) -> _Requests:
-        """The requests of a lane without a consumer. `other`: the broker whose own lane it is, not a client's: what it
-        publishes are copies of dead letters.
+        """The requests of a lane without a consumer. `other`: the broker whose own lane it is, which publishes copies
+        of dead letters; None: it is a client's lane.
         """
         requests: _Requests = {
             m.Publish: self._publish,
