@@ -66,6 +66,10 @@ class KafkaServer:
     def delete(self, topic: str) -> None:
         self._admin.delete_topics([topic])[topic].result(TIMEOUT_S)
 
+    def leader_pid(self, topic: str) -> int:
+        """The process that leads a topic."""
+        return self.pids[self._admin.list_topics(topic, timeout=TIMEOUT_S).topics[topic].partitions[0].leader - 1]
+
     # --- publishing ---
 
     def _producer(self, topic: str, **settings: Any) -> Producer:
@@ -87,7 +91,7 @@ class KafkaServer:
             for value in supply.singles():
                 producer.produce(topic, value)
                 # Returns with the record's own report.
-                if not producer.poll(TIMEOUT_S):
+                if not producer.poll(TIMEOUT_S) or len(producer):
                     raise PeerFailed(f"Kafka did not confirm a record within {TIMEOUT_S:g} s")
                 times.append(time.perf_counter())
         return times

@@ -11,6 +11,7 @@ from pathlib import Path
 import trio
 
 import linn
+import linn.sync
 from benchmarks.cluster.processes import COUNT, POLL_S, cluster_missing, three_brokers
 from benchmarks.peers import tool_output
 from benchmarks.peers.cargo import Supply
@@ -62,6 +63,11 @@ class LinnServer:
             await client.admin.delete_topic(topic)
 
         self._with_client(work)
+
+    def leader_pid(self, topic: str) -> int:
+        """The process that leads a topic of three brokers."""
+        with linn.sync.connect(self.url) as client:
+            return self.pids[client.admin.topic(topic)["replicas"]["leader"] - 1]
 
     def publish_one_at_a_time(self, topic: str, supply: Supply, watch: Stopwatch) -> list[float]:
         times: list[float] = []
