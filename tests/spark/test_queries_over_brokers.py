@@ -107,6 +107,30 @@ def test_a_task_reads_on_at_the_next_leader(cluster: RealCluster) -> None:
     assert sorted(int(value) for batch in batches for value in batch["value"].to_pylist()) == [*range(100)]
 
 
+def passed(cluster: RealCluster) -> float:
+    """The bytes of batches that brokers have passed on, to leaders and from them."""
+    total = 0.0
+    for url in cluster.urls:
+        with linn.sync.connect(url) as client:
+            for metric in client.admin.metrics("linn_cluster_forwarded_published", "linn_cluster_forwarded_delivered"):
+                total += sum(value for _, value in metric["samples"])
+    return total
+
+
+def test_tasks_read_and_write_at_leaders(cluster: RealCluster) -> None:
+    publish(cluster, 100)
+    before = passed(cluster)
+    options = checked_options({**without(cluster, 1), "subscribe": "orders"})
+    schema = arrow_schema(includes_headers=False, includes_id=False)
+    read = [batch for task in planned(options) for part in task for batch in read_range(options, part, schema)]
+    assert sum(batch.num_rows for batch in read) == 100
+    forget_client(options.broker)
+    written_at = BrokerPlace(cluster.urls[0])
+    commit([WriteJob(written_at, "spark.test", 1, 60.0, topic="bills").write(read)], 1)
+    forget_client(written_at)
+    assert passed(cluster) == before
+
+
 def test_a_write_is_committed_at_the_next_coordinator(cluster: RealCluster) -> None:
     written_at = BrokerPlace(f"linn://{place(cluster)}")
     rows = pa.RecordBatch.from_pydict({"value": [b"%d" % number for number in range(100)]})
