@@ -460,8 +460,10 @@ class NodeDescription(TypedDict):
     """Topics of which it is a replica, led ones included."""
     out_of_sync: int
     """Topics of which it is a replica that is out of sync."""
+    version: str
+    """Its version of linn; empty unless it is alive, and where it is an early one that does not tell."""
     levels: list[int]
-    """The least and the greatest level of metadata that it understands; empty unless it is alive."""
+    """The least and the greatest level of a cluster that it knows; empty unless it is alive."""
     clock_ahead_s: float | None
     """Lead of its clock over that of the node that answers; None: the two are not linked."""
     ends: list[SessionEndDescription]
@@ -551,7 +553,7 @@ class ClusterDescription(TypedDict):
     problem: str | None
     """Why the node's view is old; None: it is not."""
     level: int | None
-    """The level of the metadata."""
+    """The level of the cluster: what its brokers may use. `linn cluster upgrade` raises it."""
     session_timeout_s: float
     """The session timeout of the node that answers."""
     failing: int

@@ -31,6 +31,7 @@ def node(number: int, **others: Any) -> NodeDescription:
         "leads": 1,
         "holds": 3,
         "out_of_sync": 0,
+        "version": "0.1.0",
         "levels": [1, 1],
         "clock_ahead_s": 0.01 if number != 1 else None,
         "ends": [],
@@ -98,7 +99,20 @@ FINDINGS: list[tuple[ClusterDescription, str, str, str, str]] = [
     ),
     (cluster(node(1), node(2, state="left")), "nodes", "warning", "node 2 on host2 was stopped", "start it"),
     (cluster(node(1), node(2, lost="all")), "nodes", "warning", "node 2 came back without all of its data", "copies"),
-    (cluster(node(1), node(2, levels=[1, 2])), "levels", "warning", "node 2 up to 2, node 1 up to 1", "upgrade"),
+    (
+        cluster(node(1, version=""), node(2, levels=[1, 2])),
+        "versions",
+        "warning",
+        "the cluster has level 1; node 2: 0.1.0 (level 2); node 1: an earlier one (level 1)",
+        "restart all of them in the newest version",
+    ),
+    (
+        cluster(node(1), node(2, version="0.2.0"), node(3)),
+        "versions",
+        "warning",
+        "node 2: 0.2.0 (level 1); nodes 1, 3: 0.1.0 (level 1)",
+        "restart all of them",
+    ),
     (cluster(node(1), node(2, clock_ahead_s=-90.0)), "clocks", "warning", "node 2 is 90.0 s behind that of", "NTP"),
     (cluster(node(1), node(2, clock_ahead_s=1.5)), "clocks", "warning", "node 2 is 1.5 s ahead of that of", "NTP"),
     (cluster(node(1), node(2, host="host1")), "hosts", "warning", "all 2 nodes are on host1", "machines of their own"),
@@ -170,12 +184,12 @@ def test_a_draining_node_is_no_trouble_and_is_named() -> None:
     assert (finding.state, finding.found) == ("ok", "node 2 on host2 is being drained: it leads 1 topic")
 
 
-def test_a_level_that_all_nodes_understand_and_the_metadata_has_not_is_named() -> None:
+def test_a_level_that_all_nodes_know_and_the_cluster_has_not_is_named() -> None:
     found = cluster(node(1, levels=[1, 2]), node(2, levels=[1, 2]))
-    (finding,) = [finding for finding in cluster_findings(found) if finding.name == "levels"]
-    assert (finding.state, finding.found) == ("ok", "the metadata has level 1; all nodes understand 2")
+    (finding,) = [finding for finding in cluster_findings(found) if finding.name == "versions"]
+    assert (finding.state, finding.found) == ("ok", "the cluster has level 1, and all nodes know level 2")
     assert "linn cluster upgrade" in finding.advice
-    assert not [finding for finding in cluster_findings(cluster()) if finding.name == "levels"]
+    assert not [finding for finding in cluster_findings(cluster()) if finding.name == "versions"]
 
 
 def test_topics_that_move_or_are_away_are_no_trouble_and_are_named() -> None:

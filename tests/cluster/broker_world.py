@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
+from dataclasses import replace
 from textwrap import dedent
 from typing import Any
 
@@ -17,6 +18,7 @@ from linn.core.broker.broker import Broker, running_broker
 from linn.core.config.config import Config, load_config, plugin_settings
 from linn.core.config.toml_source import TomlSource
 from linn.core.env.env import Env
+from linn.core.metadata.levels import LEVEL
 from linn.core.metadata.store import MetadataStore, MetadataStoreKind
 from linn.core.plugins.hookspecs import hookimpl
 from linn.core.plugins.manager import PluginManager, installed
@@ -63,6 +65,8 @@ class SimBroker:
         self.toml = toml
         self.broker_toml = broker_toml
         self.cluster_toml = cluster_toml
+        self.level = LEVEL
+        """The greatest level that its next process knows."""
         self.env = SimEnv(world.seed, name=f"machine{number}", world=world.env.world)
         self.broker: Broker
         self.world = world
@@ -106,7 +110,9 @@ class SimBroker:
         """
         source = TomlSource(dedent(head) + self.toml, "test.toml")
         manager = PluginManager(plugin_settings(source), [*installed(), self.world.plugin])
-        return load_config(source, manager), manager
+        config = load_config(source, manager)
+        assert config.cluster is not None
+        return replace(config, cluster=replace(config.cluster, level=self.level)), manager
 
     async def _live(self, task_status: trio.TaskStatus[None]) -> None:
         config, manager = self._configured()
@@ -172,14 +178,17 @@ class BrokerWorld:
         *,
         replicas: int = 1,
         cluster_toml: str = "",
+        level: int = LEVEL,
         prepare: Callable[[SimBroker], None] = lambda broker: None,
     ) -> list[SimBroker]:
         """Start further brokers, all with the same tables; topics have this many replicas. `broker_toml` and
-        `cluster_toml`: more lines of these tables. `prepare` is called with each broker before its start."""
+        `cluster_toml`: more lines of these tables. `level`: the greatest that they know. `prepare` is called with each
+        broker before its start."""
         numbers = range(self._count + 1, self._count + count + 1)
         found = [SimBroker(self, number, toml, broker_toml, replicas, cluster_toml) for number in numbers]
         self._count += count
         for broker in found:
+            broker.level = level
             prepare(broker)
             await broker.start()
         return found

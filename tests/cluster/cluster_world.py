@@ -9,10 +9,12 @@ from contextlib import asynccontextmanager
 import trio
 
 from linn.core.cluster.entries import ClusterState
+from linn.core.cluster.guarded_store import GuardedStore
 from linn.core.cluster.node import ClusterNode
 from linn.core.config.configured import ClusterSettings
 from linn.core.errors.group import leaves_of
 from linn.core.errors.tree import LinnError
+from linn.core.metadata.levels import LEVEL
 from linn.descriptions import NodeDescription
 from linn.testing.sim_env import SimEnv
 from linn.testing.sim_store import SimStore
@@ -21,7 +23,7 @@ TIMEOUT_S = 6.0
 DATA = "/linn"
 
 
-def settings_of(number: int) -> ClusterSettings:
+def settings_of(number: int, level: int = LEVEL, *, are_workers: bool = False) -> ClusterSettings:
     return ClusterSettings(
         name="test",
         node=number,
@@ -34,6 +36,8 @@ def settings_of(number: int) -> ClusterSettings:
         replicas=1,
         min_in_sync=None,
         catch_up_bytes=50_000_000,
+        are_workers=are_workers,
+        level=level,
     )
 
 
@@ -46,6 +50,9 @@ class SimMember:
         self.start_number = 0
         self.error: BaseException | None = None
         """The error that ended its last process."""
+        self.level = LEVEL
+        """The greatest that its next process knows."""
+        self.are_workers = False
         self._world = world
         self._stop = trio.Event()
         self._ended = trio.Event()
@@ -63,7 +70,9 @@ class SimMember:
         self._stop, self._ended, self.error = trio.Event(), trio.Event(), None
         self.env.disk.make_dir(DATA)
         await self.env.disk.sync_dir("/")
-        self.node = ClusterNode(settings_of(self.number), self._world.store.client(self.env), self.env, DATA)
+        settings = settings_of(self.number, self.level, are_workers=self.are_workers)
+        store = GuardedStore(self._world.store.client(self.env), repr, self.level)
+        self.node = ClusterNode(settings, store, self.env, DATA)
         await self._world.nursery.start(self._live)
 
     async def _live(self, task_status: trio.TaskStatus[None]) -> None:

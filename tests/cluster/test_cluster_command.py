@@ -37,6 +37,7 @@ STATUS: ClusterDescription = {
             "leads": 1_200 * number,
             "holds": 3_400,
             "out_of_sync": number - 1,
+            "version": f"0.{number}.0",
             "levels": [1, number],
             "clock_ahead_s": None if number == 1 else 12.34,
             "ends": [{"session": "s", "at_ms": GIVEN_UP_MS, "reason": reason}],
@@ -83,16 +84,24 @@ def shown(capsys: pytest.CaptureFixture[str], **others: Any) -> str:
 
 def test_it_shows_controller_store_nodes_and_who_was_given_up(capsys: pytest.CaptureFixture[str], columns: int) -> None:
     lines = shown(capsys).splitlines()
-    assert lines[:3] == [
+    assert lines[:4] == [
         "Cluster prod, as node 1 knows it.",
         "Node 2 is the controller, in epoch 1,234.",
         "The metadata store etcd is at revision 5,678; the last renewal of the session took 2.1 ms.",
+        "The cluster has level 1.",
     ]
-    table = [line for line in lines[3:] if line]
+    table = [line for line in lines[4:] if line]
     text = "\n".join(table)
     assert "alive, draining" in " ".join(text.split()) or columns == 80
     assert text.count("given up") == 2, "the head, and the state"
     assert ("2001:db8" in text) == (columns == 200)
+
+
+def test_it_says_that_all_nodes_know_a_greater_level(capsys: pytest.CaptureFixture[str]) -> None:
+    nodes = [{**node, "levels": levels} for node, levels in zip(STATUS["nodes"], ([1, 3], [1, 2], []), strict=True)]
+    text = shown(capsys, nodes=nodes)
+    assert "The cluster has level 1, and all nodes know level 2: linn cluster upgrade raises it." in text
+    assert [f"0.{number}.0" in text for number in (1, 2, 3)] == [True] * 3
 
 
 def test_it_says_when_what_it_knows_is_old(capsys: pytest.CaptureFixture[str]) -> None:
@@ -106,7 +115,7 @@ def test_it_says_that_all_topics_are_well(capsys: pytest.CaptureFixture[str], co
     text = shown(capsys)
     assert text.splitlines()[-1] == "3,400 topics, all led and in sync."
     assert "1,200" in text
-    assert ("1 to 3" in text) == ("+12.3 s" in text) == (columns == 200)
+    assert ("┃ level ┃" in text) == ("+12.3 s" in text) == (columns == 200)
 
 
 def test_it_says_that_a_disk_is_full(capsys: pytest.CaptureFixture[str]) -> None:

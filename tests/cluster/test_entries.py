@@ -13,10 +13,12 @@ from linn.core.cluster.entries import (
     PartEntry,
     SessionEnd,
     SessionEntry,
+    check_level,
     unnoted_session,
     with_end,
 )
-from linn.core.errors.cluster import MetadataInvalid, MetadataLater
+from linn.core.errors.cluster import LevelTooLow, MetadataInvalid, MetadataLater
+from linn.core.metadata.levels import LEVEL
 from linn.core.metadata.store import Stored
 
 NODE = {"folder_id": "f", "host": "h", "rack": "r"}
@@ -34,6 +36,7 @@ def test_all_entries_are_decoded_with_their_revisions() -> None:
         cluster={"id": "c", "level": 1},
         nodes__2=NODE,
         sessions__2=SESSION,
+        versions__2="0.1.0",
         controller={"node": 2, "session": "s"},
         parts__t__0=PART,
         ended__2=[{"session": "a", "at_ms": 7, "reason": "left"}],
@@ -42,6 +45,7 @@ def test_all_entries_are_decoded_with_their_revisions() -> None:
     assert state.cluster == ClusterEntry("c", 1)
     assert state.nodes == {2: NodeEntry("f", "h", "r")}
     assert state.sessions == {2: SessionEntry("s", 1, {"native": "h:1"}, (1, 1), "none")}
+    assert state.versions == {2: "0.1.0"}
     assert state.parts == {"parts/t/0": PartEntry(1, "s", 3, (1, 2), (1, 2, 3))}
     assert state.ended == {2: (SessionEnd("a", 7, "left"),)}
     assert (state.starts, state.revision) == (12, 9)
@@ -69,6 +73,8 @@ def test_entries_of_other_parts_are_left_to_them() -> None:
         ("nodes/\u0661", NODE),
         ("sessions/1", {**SESSION, "lost": "some"}),
         ("sessions/1", {**SESSION, "levels": [1]}),
+        ("versions/1", {"version": "0.1.0"}),
+        ("versions/x", "0.1.0"),
         ("parts/t/0", {**PART, "epoch": -1}),
         ("parts/t/0", {**PART, "replicas": []}),
         ("parts/t/0", {**PART, "isr": [0]}),
@@ -87,8 +93,21 @@ def test_an_entry_of_another_shape_is_refused_by_its_key_and_changes_nothing(key
 
 
 def test_metadata_of_a_later_level_is_refused_whatever_its_shape() -> None:
-    with pytest.raises(MetadataLater, match=r"has level 2, and this version of linn reads up to level 1"):
-        state_of(cluster={"level": 2, "shape": "unknown"})
+    later = {"cluster": Stored(5, {"level": 3, "shape": "unknown"})}
+    check_level(later, 3)
+    with pytest.raises(MetadataLater, match=r"has level 3, and this version of linn knows up to level 2"):
+        check_level(later, 2)
+    check_level({"cluster": None, "nodes/2": Stored(5, NODE)}, 1)
+
+
+def test_what_needs_a_greater_level_is_refused() -> None:
+    state = state_of(cluster={"id": "c", "level": 1})
+    state.check_level(1, "things")
+    with pytest.raises(
+        LevelTooLow, match="things need a cluster of level 2, and this one has level 1: run linn cluster"
+    ):
+        state.check_level(2, "things")
+    assert ClusterState().level == LEVEL, "a new cluster has the greatest"
 
 
 def test_changes_replace_and_remove_entries() -> None:

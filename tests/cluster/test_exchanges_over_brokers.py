@@ -15,6 +15,7 @@ import linn
 from linn.core.batch.batch import SCATTERED
 from linn.core.batch.builder import build_from_records
 from linn.core.batch.record import Record
+from linn.core.metadata.levels import LEVEL
 from linn.core.ports.principal import Principal
 from linn.core.publish.request import PublishRequest
 from linn.testing.sim_env import SimEnv
@@ -29,10 +30,11 @@ async def spread(
     *,
     replicas: int = 1,
     toml: str = "",
+    level: int = LEVEL,
     **settings: object,
 ) -> tuple[list[SimBroker], dict[str, SimBroker]]:
     """Three brokers, each leading one of the topics "a", "b" and "c", which an exchange "news" is bound to, by key."""
-    brokers = await world.brokers(toml=toml, replicas=replicas)
+    brokers = await world.brokers(toml=toml, replicas=replicas, level=level)
     client = await brokers[0].client()
     for name in "abc":
         await client.administer("topic.create", name=name, settings={"kind": "stream", **settings})
@@ -56,8 +58,10 @@ async def content(led: dict[str, SimBroker]) -> dict[str, list[str]]:
     return found
 
 
-async def to_news(client: RawClient, *values: str, sequence: int | None = None, **how: object) -> m.Published:
-    batch = records(values)
+async def to_news(
+    client: RawClient, *values: str, sequence: int | None = None, routing_key: str = "", **how: object
+) -> m.Published:
+    batch = records(values, routing_key=routing_key)
     if sequence is not None:
         batch.number(client.welcome.producer_id, 0, sequence, SCATTERED)
     answer = await client.call(m.Publish(NEWS, to_exchange=True, **how), [batch])

@@ -11,6 +11,7 @@ import pytest
 
 from linn.core.cluster.guarded_store import GuardedStore
 from linn.core.errors.metadata import LeaseLost, MetadataError, MetadataUnavailable, MetadataUnknown
+from linn.core.metadata.levels import LEVEL
 from linn.core.metadata.store import Changes, MetadataStore, Snapshot, Watch
 
 
@@ -77,7 +78,7 @@ async def test_a_bug_of_a_store_is_a_store_that_is_away(
     begins: bool,
     caplog: pytest.LogCaptureFixture,
 ) -> None:
-    store = GuardedStore(Buggy(KeyError("bug"), begins), lambda _: 'plugin "buggy"')
+    store = GuardedStore(Buggy(KeyError("bug"), begins), lambda _: 'plugin "buggy"', LEVEL)
     with pytest.raises(kind, match=r"the metadata store fails: KeyError"):
         await call(store)
     assert any('plugin "buggy"' in record.getMessage() for record in caplog.records if record.levelno == logging.ERROR)
@@ -89,4 +90,4 @@ async def test_errors_of_the_port_pass(
     call: Callable[[MetadataStore], Awaitable[object]], kind: type[MetadataError]
 ) -> None:
     with pytest.raises(LeaseLost):
-        await call(GuardedStore(Buggy(LeaseLost("ended")), lambda _: ""))
+        await call(GuardedStore(Buggy(LeaseLost("ended")), lambda _: "", LEVEL))

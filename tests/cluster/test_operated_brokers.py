@@ -419,7 +419,7 @@ def test_the_level_is_raised_only_when_no_older_broker_is_alive() -> None:
     for number, newest in [(1, 2), (2, 1)]:
         state.sessions[number] = SessionEntry(f"s{number}", 0, {}, (1, newest))
     operations = Operations(state, {}, lambda _: PartPolicy())
-    with pytest.raises(ClusterRefused, match="nodes 2 run an older version"):
+    with pytest.raises(ClusterRefused, match="node 2 runs an older version, which does not know level 2: restart it"):
         operations.upgrade(2)
     state.sessions[2] = SessionEntry("s2", 0, {}, (1, 2))
     change = operations.upgrade(2)

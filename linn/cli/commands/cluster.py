@@ -63,16 +63,25 @@ def _print(found: ClusterDescription) -> None:
     latency_ms = found["store_latency_s"] * 1000
     store = f"The metadata store {found['store']} is at revision {found['revision']:,}"
     print_text(f"{store}; the last renewal of the session took {latency_ms:,.1f} ms.")
+    print_text(_level(found))
     if not found["is_registered"]:
         print_text(f"Node {found['node']} has no session, or one that may have ended.")
     if found["failing"]:
         count = counted(found["failing"], "topic")
         print_text(f"The disk of node {found['node']} takes no records of {count}: make room.")
     heads: list[str | Column] = [number("node"), "state", "since", "given up", number("leads"), number("holds")]
-    heads += [number("out of sync", WIDE), "host"]
-    heads += map(wide, ("rack", "addresses", "session", "lost", "levels", "clock"))
+    heads += [number("out of sync", WIDE), "version", "host"]
+    heads += map(wide, ("rack", "addresses", "session", "lost", "level", "clock"))
     print_table(heads, [_row(node) for node in found["nodes"]])
     _print_topics(found)
+
+
+def _level(found: ClusterDescription) -> str:
+    known = min([node["levels"][-1] for node in found["nodes"] if node["levels"]], default=0)
+    text = f"The cluster has level {found['level']}"
+    if found["level"] is None or known <= found["level"]:
+        return f"{text}."
+    return f"{text}, and all nodes know level {known}: linn cluster upgrade raises it."
 
 
 def _row(node: NodeDescription) -> list[str]:
@@ -87,12 +96,13 @@ def _row(node: NodeDescription) -> list[str]:
         f"{node['leads']:,}",
         f"{node['holds']:,}",
         f"{node['out_of_sync']:,}",
+        node["version"],
         node["host"],
         node["rack"],
         ", ".join(f"{name} {address}" for name, address in node["addresses"].items()),
         node["session"] or "",
         node["lost"],
-        " to ".join(map(str, dict.fromkeys(node["levels"]))),
+        str(node["levels"][-1]) if node["levels"] else "",
         "" if ahead_s is None else f"{ahead_s:+,.1f} s",
     ]
 

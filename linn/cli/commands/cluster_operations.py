@@ -180,12 +180,14 @@ def elect(
 
 
 def upgrade(dry_run: DryRun = False, url: Url = DEFAULT_URL, as_json: Json = False) -> None:
-    """Let the cluster use the features of this version, after all brokers were restarted with it.
+    """Let the cluster use all features of this version, after all brokers were restarted in it.
 
     Brokers of an older version can't join from then on. Refused while one is alive.
     """
     found = _perform(url, "upgrade", dry_run)
-    said = f"the metadata {_would(dry_run, 'has', 'would have')} level {found['level']}; it had {found['before']}"
+    said = f"the cluster has level {found['level']}: nothing to do"
+    if found["changed"]:
+        said = f"the cluster {_would(dry_run, 'has', 'would have')} level {found['level']}; it had {found['before']}"
     print_result(found | {"dry_run": dry_run}, said, as_json=as_json)
 
 

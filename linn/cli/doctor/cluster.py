@@ -35,7 +35,7 @@ def cluster_findings(found: ClusterDescription) -> Iterator[Finding]:
         text = f"the disk of node {found['node']} takes no records of {counted(found['failing'], 'topic')}"
         yield Finding("full disk", "error", text, "make room, or give topics bytes_max, retention or retention_bytes")
     yield from _nodes(found["nodes"])
-    yield from _levels(found)
+    yield from _versions(found)
     yield from _clocks(found["nodes"], found["node"])
     if found["store"] != OF_WORKERS:
         yield from _places(found["nodes"])
@@ -103,21 +103,23 @@ def _nodes(nodes: Iterable[NodeDescription]) -> Iterator[Finding]:
 _LOST = {"memory": "what was in memory", "tail": "its last records", "all": "all of its data"}
 
 
-def _levels(found: ClusterDescription) -> Iterator[Finding]:
-    by_levels: dict[tuple[int, ...], list[int]] = {}
+def _versions(found: ClusterDescription) -> Iterator[Finding]:
+    """Check that alive nodes are of one version, and that the cluster has its level."""
+    alike: dict[tuple[int, str], list[int]] = {}
     for node in found["nodes"]:
         if node["levels"]:
-            by_levels.setdefault(tuple(node["levels"]), []).append(node["node"])
-    if len(by_levels) > 1:
+            alike.setdefault((node["levels"][-1], node["version"] or "an earlier one"), []).append(node["node"])
+    least = min(alike, default=(0, ""))[0]
+    if len(alike) > 1:
         parts = [
-            f"{_names('node', nodes)} up to {levels[-1]}" for levels, nodes in sorted(by_levels.items(), reverse=True)
+            f"{_names('node', nodes)}: {version} (level {level})"
+            for (level, version), nodes in sorted(alike.items(), reverse=True)
         ]
-        text = f"the metadata has level {found['level']}; nodes understand different ones: {', '.join(parts)}"
-        advice = "move all nodes to the same version of linn, then linn cluster upgrade"
-        yield Finding("levels", "warning", text, advice)
-    elif found["level"] is not None and any(levels[-1] > found["level"] for levels in by_levels):
-        text = f"the metadata has level {found['level']}; all nodes understand {max(by_levels)[-1]}"
-        yield Finding("levels", "ok", text, "linn cluster upgrade, when no node goes back to an earlier version")
+        text = f"nodes run different versions of linn; the cluster has level {found['level']}; {'; '.join(parts)}"
+        yield Finding("versions", "warning", text, f"restart all of them in the newest version; {_GUIDE} says how")
+    elif found["level"] is not None and least > found["level"]:
+        text = f"the cluster has level {found['level']}, and all nodes know level {least}"
+        yield Finding("versions", "ok", text, "linn cluster upgrade, when no node goes back to an earlier version")
 
 
 def _clocks(nodes: Iterable[NodeDescription], own: int) -> Iterator[Finding]:

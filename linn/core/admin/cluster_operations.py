@@ -12,7 +12,7 @@ from itertools import islice
 from typing import Any, TypeVar
 
 from linn import verbs
-from linn.core.cluster.entries import LEVEL, ClusterState
+from linn.core.cluster.entries import ClusterState
 from linn.core.cluster.node import ClusterNode
 from linn.core.cluster.operations import LevelChange, NodeChange, Operations, TopicChange
 from linn.core.cluster.plan import KEYS_MAX, packed
@@ -117,8 +117,9 @@ class ClusterOperations:
         return await self._move(asked.topic, asked, lambda it: it.elect_unclean(asked.topic, leader, asked.give_up))
 
     async def upgrade(self, asked: verbs.Upgrade) -> verbs.Upgraded:
-        """Raise the level of the metadata to the one of this version."""
-        is_changed, change = await self._put(lambda it: it.upgrade(LEVEL), validate_only=asked.validate_only)
+        """Raise the cluster's level to the greatest that this broker knows."""
+        level = self._clustered().level_known
+        is_changed, change = await self._put(lambda it: it.upgrade(level), validate_only=asked.validate_only)
         return {"changed": is_changed, "before": change.before, "level": change.after}
 
     async def moves(self, _: verbs.NoArguments) -> list[TopicMoveDescription]:

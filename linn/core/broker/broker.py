@@ -175,11 +175,10 @@ class Broker:
 
     def _cluster_node(self) -> ClusterNode | None:
         """Make this broker's part of its cluster; None: it is alone. Raises PluginError."""
-        if (settings := self.config.cluster) is None:
+        if (it := self.config.cluster) is None:
             return None
-        kinds, own = self.plugins.metadata_stores, settings.store_settings
-        store = self.plugins.make(kinds[settings.store], settings.name, own, self.env)
-        return ClusterNode(settings, GuardedStore(store, self.plugins.blamed), self.env, self.config.broker.data_dir)
+        made = self.plugins.make(self.plugins.metadata_stores[it.store], it.name, it.store_settings, self.env)
+        return ClusterNode(it, GuardedStore(made, self.plugins.blamed, it.level), self.env, self.config.broker.data_dir)
 
     def _new_transactions(self) -> tuple[TransactionCoordinator, ClusterTransactions | None]:
         """Make the coordinator, and the broker's part in its cluster's transactions; None: it is alone."""

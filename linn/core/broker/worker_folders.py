@@ -18,7 +18,16 @@ from typing import Any
 from linn.core.admin.stored_entries import EXCHANGE, SECRET, TOPIC
 from linn.core.broker.start_counter import StartCounter
 from linn.core.cluster.catalog_store import PREFIXES
-from linn.core.cluster.entries import CLUSTER, LEVEL, NODES, PARTS, ClusterEntry, ClusterState, NodeEntry, PartEntry
+from linn.core.cluster.entries import (
+    CLUSTER,
+    NODES,
+    PARTS,
+    ClusterEntry,
+    ClusterState,
+    NodeEntry,
+    PartEntry,
+    check_level,
+)
 from linn.core.cluster.folder import Folder, FolderNote
 from linn.core.cluster.node import ID_BYTES
 from linn.core.cluster.placement import part_key
@@ -30,6 +39,7 @@ from linn.core.errors.cluster import ClusterForeign
 from linn.core.errors.names import AUDIT_TOPIC
 from linn.core.errors.texts import counted
 from linn.core.metadata.embedded import FILE, RESERVE, EmbeddedMetadata
+from linn.core.metadata.levels import LEVEL
 from linn.core.metadata.store import ABSENT, REMOVED, MetadataStore, Snapshot, Stored
 from linn.verbs import TRANSACTIONS_TOPIC
 
@@ -166,6 +176,7 @@ def _held_beyond(found: Snapshot, count: int) -> Mapping[str, int]:
 
     Raises MetadataInvalid, MetadataLater.
     """
+    check_level(found.entries, LEVEL)
     state = ClusterState.of(found.revision, found.entries)
     homes = {
         key.removeprefix(PARTS).partition("/")[0]: min(part.isr, default=part.replicas[0])

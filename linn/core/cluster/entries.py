@@ -3,13 +3,15 @@
     cluster                 {id, level, secret_check}
     nodes/N                 {folder_id, host, rack, draining, leaving, session, handled}
     sessions/N              {session, since_ms, addresses, levels, lost}      under the session's lease
+    versions/N              "0.1.0"                                           of linn; under the same lease
     controller              {node, session}                                   under a lease; its revision is the epoch
     parts/TOPIC ID/N        {leader, session, epoch, isr, replicas, target, former, successor, unfit}
     ended/N                 [{session, at_ms, reason}]                        the last ends of sessions
     counters/starts         number
 
 Law: an entry is checked whole when it is read. One of another shape is an error and never left out: a decision without
-it could be a wrong one. Keys of other parts of linn, such as `topics/`, are theirs to check.
+it could be a wrong one. Keys of other parts of linn, such as `topics/`, are theirs to check. So a new field needs a new
+level (`linn/core/metadata/levels.py`); a new key does not, as older brokers leave it alone.
 """
 
 from __future__ import annotations
@@ -20,11 +22,10 @@ from typing import Annotated, Any, Final, Literal
 
 import msgspec
 
-from linn.core.errors.cluster import MetadataInvalid, MetadataLater
+from linn.core.errors.cluster import LevelTooLow, MetadataInvalid, MetadataLater
+from linn.core.metadata.levels import LEVEL, LEVEL_MIN
 from linn.core.metadata.store import Stored
 
-LEVEL = 1
-"""The level of the metadata that this version writes, and the greatest that it reads."""
 ENDS_MAX = 8
 """Ends of a node's sessions that are kept, the latest: enough to see that a node comes and goes."""
 
@@ -33,6 +34,7 @@ CONTROLLER: Final = "controller"
 STARTS: Final = "counters/starts"
 NODES: Final = "nodes/"
 SESSIONS: Final = "sessions/"
+VERSIONS: Final = "versions/"
 PARTS: Final = "parts/"
 ENDED: Final = "ended/"
 
@@ -46,12 +48,12 @@ LOSSES: tuple[Loss, ...] = ("none", "memory", "tail", "all")
 EndReason = Literal["given up", "left"]
 
 
-class ClusterEntry(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+class ClusterEntry(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True):
     """The cluster as a whole."""
 
     id: Id
-    level: Annotated[int, msgspec.Meta(ge=1)]
-    """Level of the metadata: what all nodes have agreed to understand."""
+    level: Annotated[int, msgspec.Meta(ge=LEVEL_MIN)]
+    """The level that all nodes know, and may use. An operator raises it."""
     secret_check: str = ""
     """A keyed hash of the id, by which a node knows whether it has the secret of the others; "": none has one yet."""
 
@@ -83,7 +85,7 @@ class SessionEntry(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     addresses: dict[str, Text]
     """Addresses by listener, as others reach them."""
     levels: tuple[int, int]
-    """The least and the greatest level of metadata that the node understands."""
+    """The least and the greatest level that the node understands."""
     lost: Loss = "none"
     """Loss of the node, told in each session until the controller has handled it."""
 
@@ -128,7 +130,7 @@ class SessionEnd(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     reason: EndReason
 
 
-Entry = ClusterEntry | NodeEntry | SessionEntry | ControllerEntry | PartEntry | tuple[SessionEnd, ...] | int
+Entry = ClusterEntry | NodeEntry | SessionEntry | ControllerEntry | PartEntry | tuple[SessionEnd, ...] | str | int
 
 
 @dataclass(slots=True)
@@ -139,6 +141,8 @@ class ClusterState:
     cluster: ClusterEntry | None = None
     nodes: dict[int, NodeEntry] = field(default_factory=dict)
     sessions: dict[int, SessionEntry] = field(default_factory=dict)
+    versions: dict[int, str] = field(default_factory=dict)
+    """Versions of linn; those before level 2 tell none."""
     controller: ControllerEntry | None = None
     parts: dict[str, PartEntry] = field(default_factory=dict)
     """By key."""
@@ -149,10 +153,21 @@ class ClusterState:
 
     @classmethod
     def of(cls, revision: int, entries: Mapping[str, Stored]) -> ClusterState:
-        """Decode a snapshot. Raises MetadataInvalid, MetadataLater."""
+        """Decode a snapshot. Raises MetadataInvalid."""
         state = cls()
         state.apply(revision, entries)
         return state
+
+    @property
+    def level(self) -> int:
+        """The level of the cluster; without one, that of a new one."""
+        return self.cluster.level if self.cluster is not None else LEVEL
+
+    def check_level(self, least: int, what: str) -> None:
+        """Refuse what needs a greater level. Raises LevelTooLow."""
+        if self.level < least:
+            text = f"{what} need a cluster of level {least}, and this one has level {self.level}"
+            raise LevelTooLow(f"{text}: run linn cluster upgrade once all brokers are of the new version")
 
     def revision_of(self, key: str) -> int:
         """The revision of a key, for a condition: ABSENT if there is none."""
@@ -161,7 +176,7 @@ class ClusterState:
     def apply(self, revision: int, changes: Mapping[str, Stored | None]) -> None:
         """Take changes over; None removes a key.
 
-        Raises MetadataInvalid, MetadataLater: nothing was taken over.
+        Raises MetadataInvalid: nothing was taken over.
         """
         decoded = {key: _decoded(key, stored.value) for key, stored in changes.items() if stored is not None}
         for key, stored in changes.items():
@@ -187,6 +202,7 @@ class ClusterState:
         else:
             prefix, _, number = key.partition("/")
             tables: dict[str, dict[int, Any]] = {"nodes": self.nodes, "sessions": self.sessions, "ended": self.ended}
+            tables["versions"] = self.versions
             if prefix in tables and _is_node(number):
                 _put(tables[prefix], int(number), entry)
 
@@ -198,7 +214,12 @@ def _put(table: dict[Any, Any], key: object, entry: object) -> None:
         table[key] = entry
 
 
-_NUMBERED: Mapping[str, Any] = {"nodes": NodeEntry, "sessions": SessionEntry, "ended": tuple[SessionEnd, ...]}
+_NUMBERED: Mapping[str, Any] = {
+    "nodes": NodeEntry,
+    "sessions": SessionEntry,
+    "versions": Text,
+    "ended": tuple[SessionEnd, ...],
+}
 _SINGLE: Mapping[str, Any] = {
     CLUSTER: ClusterEntry,
     CONTROLLER: ControllerEntry,
@@ -208,10 +229,8 @@ _SINGLE: Mapping[str, Any] = {
 
 
 def _decoded(key: str, value: Any) -> Any:
-    """Decode one entry; None if its key belongs to another part of linn. Raises MetadataInvalid, MetadataLater."""
+    """Decode one entry; None if its key belongs to another part of linn. Raises MetadataInvalid."""
     prefix, _, rest = key.partition("/")
-    if key == CLUSTER:
-        _check_level(value)
     kind = _SINGLE.get(key)
     if prefix == "parts":
         kind = PartEntry
@@ -231,11 +250,12 @@ def _is_node(text: str) -> bool:
     return text.isascii() and text.isdigit() and text[:1] != "0"
 
 
-def _check_level(value: Any) -> None:
-    """Refuse metadata of a later version before its shape is checked. Raises MetadataLater."""
-    level = value.get("level") if isinstance(value, dict) else None
-    if type(level) is int and level > LEVEL:
-        text = f"the cluster's metadata has level {level}, and this version of linn reads up to level {LEVEL}"
+def check_level(entries: Mapping[str, Stored | None], greatest: int) -> None:
+    """Refuse the metadata of a later version, whatever its shape. Raises MetadataLater."""
+    stored = entries.get(CLUSTER)
+    level = stored.value.get("level") if stored is not None and isinstance(stored.value, dict) else None
+    if type(level) is int and level > greatest:
+        text = f"the cluster has level {level}, and this version of linn knows up to level {greatest}"
         raise MetadataLater(f"{text}: use the version that the other nodes have")
 
 

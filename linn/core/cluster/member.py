@@ -9,16 +9,18 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Mapping
+from importlib.metadata import version
 from typing import NamedTuple
 
 import msgspec
 import trio
 
 from linn.core.cluster.entries import (
+    CLUSTER,
     ENDED,
-    LEVEL,
     NODES,
     SESSIONS,
+    VERSIONS,
     ClusterState,
     Loss,
     NodeEntry,
@@ -36,6 +38,7 @@ from linn.core.env.log_fields import log_fields
 from linn.core.errors.cluster import ClusterEmptied, ClusterForeign, NodeTaken
 from linn.core.errors.metadata import LeaseLost, MetadataError, MetadataUnknown, RevisionConflict
 from linn.core.errors.tree import StorageError, SyncFailed
+from linn.core.metadata.levels import LEVEL_MIN
 from linn.core.metadata.store import REMOVED, MetadataStore
 
 LEAVE_S_MAX = 2.0
@@ -52,6 +55,8 @@ class Self(NamedTuple):
     host: str
     rack: str
     session_timeout_s: float
+    level: int
+    """The greatest level that it knows."""
 
 
 class Registered(NamedTuple):
@@ -181,10 +186,11 @@ class Member:
         if self._note.lost != "none":
             await self._folder.save(msgspec.structs.replace(self._note, told=session))
         key, node = f"{SESSIONS}{number}", f"{NODES}{number}"
-        lost, levels = self._note.lost, (LEVEL, LEVEL)
+        lost, levels = self._note.lost, (LEVEL_MIN, self._self.level)
         value = SessionEntry(session, self._clock.now_ms(), dict(self.addresses), levels, lost)
-        conditions = {key: state.revision_of(key), node: state.revision_of(node)}
-        await self._store.put_all({key: value}, conditions, lease.lease)
+        # The level that was checked is the one that the cluster has: it may be raised at the same time.
+        conditions = {it: state.revision_of(it) for it in (key, node, CLUSTER)}
+        await self._store.put_all({key: value, f"{VERSIONS}{number}": version("linn")}, conditions, lease.lease)
 
     async def _put_node(self, state: ClusterState, session: str | None = None) -> bool:
         """Write the node's entry if it is not as it should be; returns whether it was. Raises MetadataError."""

@@ -32,6 +32,11 @@ class NodeMembership:
         return self._node.number
 
     @property
+    def level(self) -> int:
+        """The level of the cluster."""
+        return self._node.view.state.level
+
+    @property
     def session(self) -> str:
         """The last session of this node that others can know; "": it has none yet.
 

@@ -14,7 +14,6 @@ from linn.core.cluster.catalog_store import CatalogStore
 from linn.core.cluster.controlling import Controlling
 from linn.core.cluster.entries import (
     CLUSTER,
-    LEVEL,
     LOSSES,
     SESSIONS,
     STARTS,
@@ -26,15 +25,23 @@ from linn.core.cluster.entries import (
 from linn.core.cluster.folder import Folder, FolderNote, loss_at_start
 from linn.core.cluster.health import NO_TOPICS, ClusterHealth, health
 from linn.core.cluster.member import Member, Self
+from linn.core.cluster.operations import Operations
 from linn.core.cluster.peer_clocks import PeerClocks
 from linn.core.cluster.placement import part_key
 from linn.core.cluster.plan import PartPolicy
 from linn.core.cluster.view import BackOff, ClusterView
 from linn.core.env.env import Env
 from linn.core.env.log_fields import log_fields
-from linn.core.errors.cluster import ClusterEmptied, MetadataInvalid, NodeTaken, SecretDiffers
+from linn.core.errors.cluster import (
+    ClusterEmptied,
+    ClusterRefused,
+    MetadataInvalid,
+    NodeTaken,
+    SecretDiffers,
+)
 from linn.core.errors.group import raise_once
 from linn.core.errors.metadata import MetadataUnavailable, MetadataUnknown, RevisionConflict
+from linn.core.metadata.levels import SECRET_CHECK_LEVEL
 from linn.core.metadata.store import ABSENT, MetadataStore
 from linn.descriptions import ClusterDescription, NodeDescription
 
@@ -103,7 +110,7 @@ class ClusterNode:
         """Returns what a storage promises, None: the default one; set before the node runs."""
         self.failing_count: Callable[[], int] = int
         """Returns the number of topics of which the disk here takes no records; set before the node runs."""
-        itself = Self(settings.node, env.process.host(), settings.rack, settings.session_timeout_s)
+        itself = Self(settings.node, env.process.host(), settings.rack, settings.session_timeout_s, settings.level)
         self._member = Member(itself, store, self.view, self._folder, env)
         self._health = -1, health(ClusterState(), ())
         """The version of the view, and what followed from it."""
@@ -128,7 +135,7 @@ class ClusterNode:
         while state.cluster is None and note is None:
             await self._make_cluster(state)
             state = await self._load_patiently()
-        state = await self._check_secret(await self._wait_number(state))
+        state = await self._check_secret(await self._raised(await self._wait_number(state)))
         assert state.cluster is not None, "made, or checked"
         boot_id = self._env.process.boot_id()
         if note is None:
@@ -160,12 +167,25 @@ class ClusterNode:
             await self._env.clock.sleep(AGAIN_S)
             state = await self._load_patiently()
 
+    async def _raised(self, state: ClusterState) -> ClusterState:
+        """Raise the level of workers to the one of this version, unless a worker of an older version still runs."""
+        if not self._settings.are_workers:
+            return state
+        try:
+            write = Operations(state, {}, self.policy_of).upgrade(self.level_known).write
+        except ClusterRefused as error:
+            logger.warning("the workers stay at level %(level)d: %(error)s", {"level": state.level} | log_fields(error))
+            return state
+        if write is not None:
+            await self._try_to_put(CLUSTER, write.changes[CLUSTER], write.conditions)
+        return await self._load_patiently()
+
     async def _check_secret(self, state: ClusterState) -> ClusterState:
         """Compare the secret with the cluster's, which becomes this one's if no other node is alive for some seconds.
 
         Raises what `join` does.
         """
-        if self._settings.secret is None or self._settings.are_workers:
+        if self._settings.secret is None or self._settings.are_workers or state.level < SECRET_CHECK_LEVEL:
             return state
         secret, has_waited = self._settings.secret.reveal(self._env), False
         while True:
@@ -222,7 +242,7 @@ class ClusterNode:
         if state.revisions:
             some = min(state.revisions)
             raise MetadataInvalid(f'the metadata store has entries such as {some}, and no entry "{CLUSTER}"')
-        entry = ClusterEntry(self._env.rng.bytes(ID_BYTES).hex(), LEVEL)
+        entry = ClusterEntry(self._env.rng.bytes(ID_BYTES).hex(), self.level_known)
         if await self._try_to_put(CLUSTER, entry, {CLUSTER: ABSENT}):
             logger.info("made the cluster %(cluster)s", {"cluster": self._settings.name})
 
@@ -247,7 +267,7 @@ class ClusterNode:
     async def run(self, addresses: Mapping[str, str]) -> None:
         """Be a part of the cluster until it is left, or until cancelled.
 
-        `addresses`: by listener, as others reach them. Raises NodeTaken, SyncFailed.
+        `addresses`: by listener, as others reach them. Raises NodeTaken, MetadataLater, SyncFailed.
         """
         self._member.addresses = addresses
         try:
@@ -296,6 +316,11 @@ class ClusterNode:
     def number(self) -> int:
         """The number of this node."""
         return self._settings.node
+
+    @property
+    def level_known(self) -> int:
+        """The greatest level that this node knows."""
+        return self._settings.level
 
     @property
     def catch_up_bytes(self) -> int:
@@ -395,6 +420,7 @@ class ClusterNode:
             "leads": topics.leads,
             "holds": topics.holds,
             "out_of_sync": topics.out_of_sync,
+            "version": state.versions.get(number, "") if session is not None else "",
             "levels": list(session.levels) if session is not None else [],
             "clock_ahead_s": None if ahead_s is None else round(ahead_s, 3),
             "ends": [{"session": end.session, "at_ms": end.at_ms, "reason": end.reason} for end in ends],

@@ -1,6 +1,7 @@
 """Operations on a cluster, checked: pure functions from its state and a request to one write.
 
-Laws: an operation that is done already changes nothing, so that it may be repeated. What would leave a topic without
+Laws: all but the upgrade need the level that has them. An operation that is done already changes nothing, so that it
+may be repeated. What would leave a topic without
 enough replicas in sync, or with none, is refused. A write depends on all nodes if it was allowed because of the others:
 of two operators who drain two nodes at a time, the second one is checked again.
 """
@@ -21,6 +22,7 @@ from linn.core.cluster.placement import PlacedTopic, part_key
 from linn.core.cluster.plan import PolicyOf, Write, candidates, led_by, told_loss
 from linn.core.errors.cluster import ClusterRefused, NodeUnknown
 from linn.core.errors.tree import TopicUnknown
+from linn.core.metadata.levels import OPERATIONS_LEVEL
 from linn.descriptions import TopicMoveDescription
 
 NAMED_MAX = 5
@@ -46,7 +48,7 @@ class TopicChange(NamedTuple):
 
 
 class LevelChange(NamedTuple):
-    """A change of the level of the metadata. `write` is None: it is done already."""
+    """A change of the cluster's level. `write` is None: it is done already."""
 
     write: Write | None
     before: int
@@ -101,6 +103,7 @@ class Operations:
         return self._changed(node, msgspec.structs.replace(entry, draining=True, leaving=True))
 
     def _node(self, node: int) -> NodeEntry:
+        self._check_level()
         if node not in self.state.nodes:
             raise NodeUnknown(f"the cluster has no node {node}: it has {', '.join(map(str, sorted(self.state.nodes)))}")
         return self.state.nodes[node]
@@ -170,6 +173,7 @@ class Operations:
 
     def balance(self) -> dict[str, TopicChange]:
         """Spread replicas and preferred leaders evenly over the nodes: the changes, by the topics' names."""
+        self._check_level()
         by_key = {part_key(topic.id): (key.removeprefix(TOPICS), topic) for key, topic in self.topics.items()}
         found = balanced(self.state, {key: topic.partitions for key, (_, topic) in by_key.items()})
         changes: dict[str, TopicChange] = {}
@@ -216,15 +220,19 @@ class Operations:
         return TopicChange(Write({key: now}, {it: self.state.revision_of(it) for it in keys}), part, now)
 
     def upgrade(self, level: int) -> LevelChange:
-        """Raise the level of the metadata, which older brokers can't read. Raises ClusterRefused: one is alive."""
+        """Raise the level of the cluster, after which older brokers can't read its metadata.
+
+        Raises ClusterRefused: one is alive.
+        """
         cluster = self.state.cluster
         assert cluster is not None, "the broker is a node of it"
         old = [node for node, session in sorted(self.state.sessions.items()) if session.levels[1] < level]
         if old:
-            raise ClusterRefused(f"nodes {_listed(old)} run an older version, which reads no metadata of level {level}")
+            run = f"nodes {_listed(old)} run an older version" if old[1:] else f"node {old[0]} runs an older version"
+            raise ClusterRefused(f"{run}, which does not know level {level}: restart it in the new one first")
         if cluster.level >= level:
             return LevelChange(None, cluster.level, cluster.level)
-        keys = [CLUSTER, *(f"{SESSIONS}{node}" for node in self.state.sessions)]
+        keys = [CLUSTER, *(f"{SESSIONS}{node}" for node in sorted({*self.state.nodes, *self.state.sessions}))]
         now = msgspec.structs.replace(cluster, level=level)
         write = Write({CLUSTER: now}, {key: self.state.revision_of(key) for key in keys})
         return LevelChange(write, cluster.level, level)
@@ -248,7 +256,12 @@ class Operations:
                 )
         return found
 
+    def _check_level(self) -> None:
+        """Refuse what older brokers could not read. Raises LevelTooLow."""
+        self.state.check_level(OPERATIONS_LEVEL, "operations")
+
     def _part(self, name: str) -> tuple[PlacedTopic, PartEntry]:
+        self._check_level()
         topic = self.topics.get(f"{TOPICS}{name}")
         if topic is None:
             raise TopicUnknown(f"there is no topic {name[:80]}")

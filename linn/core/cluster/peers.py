@@ -35,6 +35,10 @@ class Membership(Protocol):
         """The number of this broker."""
 
     @property
+    def level(self) -> int:
+        """The level of the cluster."""
+
+    @property
     def session(self) -> str:
         """The last session of this broker that was registered; "": none was."""
 

@@ -18,6 +18,7 @@ import msgspec
 from linn.core.cluster.entries import PARTS, SESSIONS, ClusterState, PartEntry
 from linn.core.cluster.moves import drains, reassigned
 from linn.core.cluster.plan import Write, of_controller, packed, part_write
+from linn.core.metadata.levels import OPERATIONS_LEVEL
 from linn.core.metadata.store import ABSENT, REMOVED
 
 
@@ -56,7 +57,9 @@ def place(state: ClusterState, topics: Iterable[PlacedTopic], keys_max: int) -> 
     for topic in known:
         part = state.parts.get(part_key(topic.id))
         there = part.replicas if part is not None else ()
-        target = _reduced(state, held, topic, part) if part is not None and not part.target else there
+        target = there
+        if part is not None and not part.target and state.level >= OPERATIONS_LEVEL:
+            target = _reduced(state, held, topic, part)
         if part is not None and target != there:
             held.update(dict.fromkeys({*target} - {*there}, topic.partitions))
             steps.append(part_write(state, part_key(topic.id), part, reassigned(part, target)))

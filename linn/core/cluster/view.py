@@ -16,6 +16,7 @@ from linn.core.cluster.catalog_store import CatalogStore
 from linn.core.cluster.entries import ClusterState
 from linn.core.env.env import Clock, Rng
 from linn.core.env.log_fields import log_fields
+from linn.core.errors.cluster import MetadataLater
 from linn.core.errors.tree import LinnError
 from linn.core.metadata.store import MetadataStore, Snapshot
 
@@ -96,11 +97,13 @@ class ClusterView:
         self._watching.cancel()
 
     async def run(self) -> None:
-        """Keep the state up to date until cancelled."""
+        """Keep the state up to date until cancelled. Raises MetadataLater: the cluster goes on without this broker."""
         while True:
             try:
                 with trio.CancelScope() as self._watching:
                     await self._watch()
+            except MetadataLater:
+                raise
             except LinnError as error:
                 self._note(error)
                 self._lose()

@@ -7,6 +7,7 @@ from typing import Any
 
 from linn.core.config.topic_settings import BindingSettings
 from linn.core.env.secret import Secret
+from linn.core.metadata.levels import LEVEL
 from linn.core.security.logins import NO_LOGIN, LoginRules
 
 
@@ -72,3 +73,5 @@ class ClusterSettings:
     """The most that is copied each second of topics with which this broker is not in sync."""
     are_workers: bool = False
     """Whether the nodes are workers of one broker: each start has another secret."""
+    level: int = LEVEL
+    """The greatest level of a cluster that this broker knows."""

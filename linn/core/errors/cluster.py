@@ -48,6 +48,12 @@ class ClusterRefused(ClusterError):
     code = "cluster.refused"
 
 
+class LevelTooLow(ClusterError):
+    """The cluster does not use this feature yet: its brokers may be of versions that do not know it."""
+
+    code = "cluster.level"
+
+
 class NodeUnknown(ClusterError):
     """The cluster has no node of this number."""
 

@@ -35,5 +35,9 @@ class PassedPublishes(Protocol):
 class PublishLinks(Protocol):
     """Links to the other brokers of the cluster."""
 
+    @property
+    def splits(self) -> bool:
+        """Whether all brokers store the share of a publish to an exchange that they are asked to store."""
+
     def passing(self, principal: Principal) -> PassedPublishes:
         """Begin to pass on the publishes of one connection; `close` it."""

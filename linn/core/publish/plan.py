@@ -88,6 +88,7 @@ class Plan:
         "_refused_numbers",
         "_request",
         "_seen",
+        "_splits",
         "_version",
         "budget",
         "is_split",
@@ -102,11 +103,13 @@ class Plan:
         access: Access,
         *,
         passes_on: bool = False,
+        splits: bool = True,
     ) -> None:
         """
         Args:
             access: the caller's, which may publish to the target.
             passes_on: whether other brokers are asked to store shares of it; if not, it is refused where they would.
+            splits: whether a share may be a part of what an exchange gets; if not, one broker has to store all of it.
         """
         self._access = access
         self._catalog = catalog
@@ -118,6 +121,7 @@ class Plan:
         self._seen: list[tuple[Topic, tuple[object, ...]]] = []
         """Topics with the state that decides whether they take a batch, and into which partition."""
         self._passes_on = passes_on
+        self._splits = splits
         self.is_split = False
         """Whether other brokers store some or all of it."""
         self.budget = PublishBudget()
@@ -191,6 +195,8 @@ class Plan:
                 raise
             return Planned([], [])
         planned = yield from self._among(parts, routed.indexes_of, refusals)
+        if planned.elsewhere and not self._splits:
+            planned = self._undivided(batch, planned)
         return planned._replace(returned=routed.unroutable()) if request.wants_returned else planned
 
     def _among(
@@ -227,6 +233,14 @@ class Plan:
             if len(parts) > 1:
                 yield
         return Planned(found, [], elsewhere=list(away.values()))
+
+    def _undivided(self, batch: RecordBatch, planned: Planned) -> Planned:
+        """A plan by which one other broker routes all of a batch. Raises NotLeader: no broker leads all its topics."""
+        leaders = {each.leader for each in planned.elsewhere}
+        if planned.destinations or len(leaders) > 1:
+            text = f"exchange {self._request.target} routes to topics that different brokers lead"
+            raise NotLeader(f"{text}: linn cluster upgrade allows that once all brokers are of the new version")
+        return Planned([], [], elsewhere=[Elsewhere(leaders.pop(), (), batch, partial(range, batch.count))])
 
     def _leader_of(self, topic: Topic) -> int:
         """The broker that leads a topic; 0: this one.

@@ -255,7 +255,8 @@ class Publisher:
             access.check(PUBLISH, EXCHANGE if request.to_exchange else TOPIC, request.target)
         if self.long_work.is_stopping:
             raise BrokerStopping("the broker is stopping")
-        plan = Plan(self.catalog, self.limits, self.formats, request, access, passes_on=passes_on)
+        splits = self.links is None or self.links.splits
+        plan = Plan(self.catalog, self.limits, self.formats, request, access, passes_on=passes_on, splits=splits)
         return plan, plan.made()
 
     def lacks_topic(self, request: PublishRequest) -> bool:

@@ -1,0 +1,20 @@
+"""Levels of a cluster, by which its brokers agree on the entries of its metadata, and on their requests to one another.
+
+Law: a broker uses no feature above the level of its cluster, which an operator raises when all brokers know the next
+one. So brokers of two versions serve together, and a version can be taken back until then.
+"""
+
+from __future__ import annotations
+
+LEVEL_MIN = 1
+LEVEL = 2
+"""The least and the greatest level that this version knows; a new cluster has the greatest."""
+
+OPERATIONS_LEVEL = 2
+"""Nodes are drained and removed, topics move, and a leader is replaced that can't go on."""
+SECRET_CHECK_LEVEL = 2
+"""Nodes compare their secrets by a keyed hash in the metadata store."""
+SPLIT_PUBLISHES_LEVEL = 2
+"""A publish to an exchange is split by the leaders of its topics."""
+TRANSACTIONS_LEVEL = 2
+"""There are transactions."""
