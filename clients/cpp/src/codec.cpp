@@ -60,6 +60,8 @@ Welcome read(wire::Welcome::Reader source) {
   info.subscriptions_max = source.getSubscriptionsMax();
   info.producer_id = source.getProducerId();
   info.producer_key = source.getProducerKey();
+  info.cluster = read_text(source.getCluster());
+  info.node = source.getNode();
   return {std::move(info), read_text(source.getUser()), read_text(source.getLogin())};
 }
 
@@ -88,7 +90,9 @@ Published read(wire::Published::Reader source) {
     for (const auto each : checked_list(placement.getRefused()))
       refused.push_back({read_text(each.getCode()), read_text(each.getText()), read_ranges(each.getRecords())});
     published.placements.push_back({placement.getPartition(), placement.getBaseOffset(), placement.getCopies(),
-                                    read_ranges(placement.getReturned()), std::move(refused)});
+                                    read_ranges(placement.getReturned()), std::move(refused),
+                                    placement.getLeaderEpoch(),
+                                    {placement.getTopicIdHigh(), placement.getTopicIdLow()}});
   }
   return published;
 }
@@ -129,14 +133,18 @@ LeaseEnded read(wire::LeaseEnded::Reader source) {
 
 TopicInfo read(wire::TopicInfo::Reader source) {
   TopicInfo topic{read_text(source.getName()),        read_text(source.getKind()), read_text(source.getDelivery()),
-                  read_text(source.getPartitioner()), source.getMessageBytesMax(), {}};
+                  read_text(source.getPartitioner()), source.getMessageBytesMax(), {},
+                  {source.getIdHigh(), source.getIdLow()}};
   for (const auto partition : checked_list(source.getPartitions()))
-    topic.partitions.push_back({partition.getLeader(), partition.getStartOffset(), partition.getHighWatermark()});
+    topic.partitions.push_back({partition.getLeader(), partition.getStartOffset(), partition.getHighWatermark(),
+                                partition.getLeaderEpoch()});
   return topic;
 }
 
 Description read(wire::Description::Reader source) {
   Description description;
+  for (const auto node : checked_list(source.getNodes()))
+    description.nodes.push_back({node.getId(), read_text(node.getAddress())});
   for (const auto topic : checked_list(source.getTopics())) description.topics.push_back(read(topic));
   return description;
 }

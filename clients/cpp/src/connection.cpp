@@ -42,12 +42,14 @@ Connection::Connection(Socket socket, ClientOptions options, std::shared_ptr<Ala
 }
 
 std::shared_ptr<Connection> Connection::open(std::string_view url, ClientOptions options,
-                                             std::shared_ptr<Alarm> alarm, ProducerClaim ids) {
+                                             std::shared_ptr<Alarm> alarm, ProducerClaim ids,
+                                             milliseconds keepalive_max) {
   const Deadline deadline = deadline_in(options.connect_timeout);
   const Address address = parse_url(url);
   const std::shared_ptr<Connection> connection(
       new Connection(Socket::connect(address, deadline, options.tls), options, std::move(alarm)));
   connection->welcome(deadline, ids, address.is_tls || !address.path.empty());
+  connection->keepalive_ = std::min(connection->keepalive_, keepalive_max);
   connection->reader_ = std::thread([raw = connection.get()] { raw->run(); });
   return connection;
 }

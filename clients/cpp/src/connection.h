@@ -47,10 +47,12 @@ using OnOutcome = std::function<void(Outcome outcome, bool is_lost)>;
 
 class Connection {
  public:
-  /// `alarm` rings when the connection is lost. Throws as `Client::connect`.
+  /// `alarm` rings when the connection is lost. `keepalive_max`: the longest interval of signs of life, whatever the
+  /// broker says. Throws as `Client::connect`.
   static std::shared_ptr<Connection> open(std::string_view url, ClientOptions options,
                                           std::shared_ptr<Alarm> alarm = std::make_shared<Alarm>(),
-                                          ProducerClaim ids = {});
+                                          ProducerClaim ids = {},
+                                          std::chrono::milliseconds keepalive_max = std::chrono::milliseconds::max());
   ~Connection();
   Connection(const Connection&) = delete;
   Connection& operator=(const Connection&) = delete;
@@ -69,6 +71,12 @@ class Connection {
     const auto told = [promise](Outcome outcome, bool) { promise->set_value(std::move(outcome)); };
     send([&](std::uint64_t correlation) { return encode(correlation, request); }, {}, told, std::move(opens));
     return promise->get_future();
+  }
+
+  /// Send a request. Throws Error connection.lost, request.timeout; then `told` may have been called or not.
+  template <typename Request>
+  void ask(const Request& request, OnOutcome told) {
+    send([&](std::uint64_t correlation) { return encode(correlation, request); }, {}, std::move(told), nullptr);
   }
 
   /// Send a batch. Throws Error connection.lost, request.timeout; then `told` may have been called or not.

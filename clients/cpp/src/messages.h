@@ -173,7 +173,13 @@ struct LeaseEnded {
   std::uint64_t delivery_id = 0;
 };
 
+struct NodeInfo {
+  std::uint32_t number = 0;
+  std::string address;
+};
+
 struct Description {
+  std::vector<NodeInfo> nodes;
   std::vector<TopicInfo> topics;
 };
 

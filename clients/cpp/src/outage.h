@@ -30,6 +30,9 @@ class Outage {
   /// There is a connection again.
   void ends(Clock::time_point now);
 
+  /// Have the log say this. By any thread.
+  void tell(const std::string& line) const { log_(line); }
+
   // --- by any thread ---
 
   /// Why there is no connection, as far as is known; std::nullopt while there is one.

@@ -5,6 +5,7 @@
 
 #include "backoff.h"
 #include "seal.h"
+#include "session.h"
 
 namespace linn::detail {
 namespace {
@@ -31,12 +32,21 @@ bool is_out_of_order(const std::optional<Error>& refusal) {
 }  // namespace
 
 Outbox::Outbox(Publish publish, const ClientOptions& options, std::shared_ptr<const Outage> outage,
-               std::shared_ptr<Alarm> alarm, std::unique_ptr<Lane> lane)
+               std::shared_ptr<Alarm> alarm, std::shared_ptr<Leaders> leaders, std::unique_ptr<Lane> lane)
     : publish_(std::move(publish)),
       options_(options),
       outage_(std::move(outage)),
       alarm_(std::move(alarm)),
-      lane_(std::move(lane)) {}
+      leaders_(std::move(leaders)),
+      lane_(std::move(lane)) {
+  if (publish_.to_exchange) return;
+  leaders_->watch(publish_.target, Clock::now());
+  alarm_->ring();
+}
+
+Outbox::~Outbox() {
+  if (!publish_.to_exchange) leaders_->unwatch(publish_.target);
+}
 
 // --- by the application ---
 
@@ -90,9 +100,11 @@ bool Outbox::is_done(const Shipment& shipment) const {
 
 // --- sending ---
 
-void Outbox::send_all(const std::shared_ptr<Connection>& connection) {
+void Outbox::send_all(Session& session) {
   const std::lock_guard sending(sending_mutex_);
   look_at_time();
+  const auto connection = publish_.to_exchange ? session.connection() : session.connection_for(publish_.target);
+  if (!connection || !turn_to(*connection)) return;
   for (;;) {
     const auto [next, batch, numbers] = next_to_send();
     if (!next) return;
@@ -110,6 +122,14 @@ void Outbox::send_all(const std::shared_ptr<Connection>& connection) {
       if (is_lost) return;  // The next connection's turn.
     }
   }
+}
+
+/// Whether batches may go over this connection from now on: none is in flight on another one.
+bool Outbox::turn_to(const Connection& connection) {
+  const std::lock_guard lock(mutex_);
+  turns_ = at_ != &connection && first_in_flight() != nullptr;
+  if (!turns_) at_ = &connection;
+  return !turns_;
 }
 
 /// The first shipment that is not in flight, which it is from now on.
@@ -144,12 +164,13 @@ Outbox::Next Outbox::next_to_send() {
   return {};
 }
 
-/// It was not sent after all.
+/// It was not sent after all: the connection takes no more, and there may be another one.
 void Outbox::put_back(Shipment& shipment) {
   const std::lock_guard lock(mutex_);
   shipment.is_in_flight = false;
   --shipment.attempts;
   --shipment.unanswered;
+  alarm_->ring();
 }
 
 /// By whoever finds out first: the answer, or that the connection is lost, may be told more than once.
@@ -162,6 +183,10 @@ void Outbox::answered(Shipment& shipment, Outcome outcome, bool is_lost) {
              published != nullptr && published->placements.size() == 1) {
     --shipment.unanswered;
     shipment.placement = published->placements.front();
+    const Placement& placed = *shipment.placement;
+    if (!publish_.to_exchange &&
+        leaders_->confirmed(publish_.target, placed.topic_id, placed.leader_epoch, Clock::now()))
+      alarm_->ring();
     shipment.batch.reset();
     done_.notify_all();
   } else {
@@ -174,6 +199,9 @@ void Outbox::answered(Shipment& shipment, Outcome outcome, bool is_lost) {
 void Outbox::refused(Shipment& shipment, const Error& error, bool is_lost) {
   shipment.refusal = is_lost ? std::nullopt : std::optional(error);
   if (!is_lost) --shipment.unanswered;
+  if (error.code() == "partition.not_leader" && !publish_.to_exchange &&
+      leaders_->not_led(publish_.target, Clock::now()))
+    alarm_->ring();
   if (is_out_of_order(shipment.refusal)) --shipment.attempts;
   const bool may_go_again = is_lost ? error.code() != "client.closed" : error.retriable() && !closed_;
   if (!may_go_again || (options_.retries_max && shipment.attempts > *options_.retries_max))
@@ -190,8 +218,13 @@ void Outbox::hold() {
   go_on();
 }
 
-/// Have the alarm ring when a hold ends. Call it after whatever may have ended a flight.
+/// Have the alarm ring when a hold ends, or a wait for another connection. Call it after whatever may have ended a
+/// flight.
 void Outbox::go_on() {
+  if (turns_ && first_in_flight() == nullptr) {
+    turns_ = false;
+    alarm_->ring();
+  }
   if (held_until_ == not_held) return;
   if (const Shipment* oldest = first_in_flight()) return alarm_->ring_at(oldest->deadline);
   if (held_until_ == Clock::time_point::max()) {
@@ -269,7 +302,8 @@ Error Outbox::overdue(const Shipment& shipment) const {
   if (shipment.unanswered > 0)
     return {"request.timeout", publish_.target + " did not confirm a batch in time; it may or may not be stored", true};
   if (shipment.refusal && !is_out_of_order(shipment.refusal)) return *shipment.refusal;
-  const std::string reason = held_until_ != not_held ? "those before it were not confirmed" : outage_->text();
+  const bool waits = held_until_ != not_held || turns_;
+  const std::string reason = waits ? "those before it were not confirmed" : outage_->text();
   return {"request.timeout", "a batch for " + publish_.target + " was not sent in time: " + reason, true};
 }
 

@@ -1,6 +1,8 @@
 // Outbox: a producer's batches, from when they are sent until it is known what became of them.
 //
 // Laws:
+// - All batches in flight are on one connection: to the leader of the topic, or to the broker at hand. Later ones go to
+//   another one when all are answered, or their connection is lost.
 // - Batches go out in the order of the calls. After the connection was lost, all that were not answered are sent again
 //   in that order.
 // - If the broker refuses a batch for now, nothing more is sent until those behind it have been answered; then it is
@@ -24,9 +26,12 @@
 #include "alarm.h"
 #include "connection.h"
 #include "lane.h"
+#include "leaders.h"
 #include "outage.h"
 
 namespace linn::detail {
+
+class Session;
 
 /// One batch. Guarded by the outbox's mutex.
 struct Shipment {
@@ -53,9 +58,11 @@ struct Shipment {
 
 class Outbox : public std::enable_shared_from_this<Outbox> {
  public:
-  /// `alarm` rings when `send_all` is to be called; without a `lane`, batches have no numbers.
+  /// `alarm` rings when `send_all` is to be called; without a `lane`, batches have no numbers. Its topic is watched by
+  /// `leaders`, for as long as it lives.
   Outbox(Publish publish, const ClientOptions& options, std::shared_ptr<const Outage> outage,
-         std::shared_ptr<Alarm> alarm, std::unique_ptr<Lane> lane);
+         std::shared_ptr<Alarm> alarm, std::shared_ptr<Leaders> leaders, std::unique_ptr<Lane> lane);
+  ~Outbox();
 
   // --- by the application ---
 
@@ -69,8 +76,9 @@ class Outbox : public std::enable_shared_from_this<Outbox> {
 
   // --- by any thread ---
 
-  /// Send all that is not in flight, in order, unless a refusal has them wait.
-  void send_all(const std::shared_ptr<Connection>& connection);
+  /// Send all that is not in flight, in order, unless a refusal has them wait, or batches are in flight on another
+  /// connection than the one that the session has for the topic now.
+  void send_all(Session& session);
   /// Fail what is not in flight: there is no connection, and nobody looks for one.
   void fail_waiting(const Error& error);
   /// The same, and nothing is taken any more.
@@ -84,6 +92,7 @@ class Outbox : public std::enable_shared_from_this<Outbox> {
     std::optional<ProducerNumbers> numbers;
   };
 
+  bool turn_to(const Connection& connection);
   Next next_to_send();
   void put_back(Shipment& shipment);
   void answered(Shipment& shipment, Outcome outcome, bool is_lost);
@@ -106,12 +115,17 @@ class Outbox : public std::enable_shared_from_this<Outbox> {
   const ClientOptions options_;
   const std::shared_ptr<const Outage> outage_;
   const std::shared_ptr<Alarm> alarm_;
+  const std::shared_ptr<Leaders> leaders_;
   /// Held while batches are sent, so that they go in order.
   std::mutex sending_mutex_;
   mutable std::mutex mutex_;
   std::condition_variable done_;
   std::deque<std::shared_ptr<Shipment>> open_;
   const std::unique_ptr<Lane> lane_;
+  /// The connection of those in flight; it is only compared, since it may be gone when there are none.
+  const Connection* at_ = nullptr;
+  /// Whether batches wait for another connection, until those in flight are answered.
+  bool turns_ = false;
   /// When batches may be sent again; `max()`: not before those in flight have been answered.
   Clock::time_point held_until_ = not_held;
   std::mt19937_64 random_{std::random_device{}()};

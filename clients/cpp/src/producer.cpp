@@ -58,8 +58,9 @@ struct Producer::State {
         outbox(std::make_shared<detail::Outbox>(
             detail::Publish{options.exchange.value_or(options.topic), options.exchange.has_value(), options.acks,
                             options.exchange ? -1 : options.partition, options.mandatory},
-            session->options(), session->outage(), session->alarm(), lane_of(options, *session))) {
+            session->options(), session->outage(), session->alarm(), session->leaders(), lane_of(options, *session))) {
     session->add(outbox);
+    if (!options.exchange) session->wait_for_leader_of(options.topic);
   }
 
   static std::size_t bytes_of(const Record& record) noexcept {
@@ -100,7 +101,7 @@ struct Producer::State {
     while (in_flight.size() >= std::max<std::size_t>(1, options.in_flight_max)) finish_oldest();
     auto sent = std::make_shared<Confirmation::State>(Confirmation::State{outbox, outbox->put(std::move(batch))});
     in_flight.push_back(sent);
-    if (const auto connection = session->connection()) outbox->send_all(connection);
+    outbox->send_all(*session);
     return sent;
   }
 

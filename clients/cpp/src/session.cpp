@@ -10,7 +10,17 @@ namespace {
 
 using std::chrono::milliseconds;
 
+/// The longest interval of signs of life where there is another broker to go to: one that is frozen is lost after three
+/// of these, before a publish fails.
+constexpr milliseconds keepalive_beside_others{1'000};
+/// The longest time for which a producer waits for the leader: then it begins at the broker at hand.
+constexpr milliseconds leader_wait_max{1'000};
+
 Error closed() { return {"client.closed", "the client was closed"}; }
+
+bool is_usable(const std::shared_ptr<Connection>& connection) {
+  return connection && !connection->failure() && !connection->drains();
+}
 
 }  // namespace
 
@@ -22,34 +32,43 @@ Session::Session(std::string_view url, ClientOptions options)
 std::shared_ptr<Session> Session::open(std::string_view url, ClientOptions options) {
   const std::shared_ptr<Session> session(new Session(url, std::move(options)));
   session->connection_ = session->open_any(
-      [&](const std::string& one) { return Connection::open(one, session->options_, session->alarm_); });
+      [&](const std::string& one) {
+        return Connection::open(one, session->options_, session->alarm_, {}, session->keepalive_max());
+      });
   session->broker_ = session->connection_->broker();
   session->producer_ids_ = std::make_shared<ProducerIds>(
       ProducerClaim{session->broker_.producer_id, session->broker_.producer_key});
-  session->connecting_ = std::thread([raw = session.get()] { raw->keep_connected(); });
+  session->leaders_->at_hand(session->broker_.node, Clock::now());
+  for (const auto work : {&Session::keep_connected, &Session::go_to_leaders, &Session::keep_sending})
+    session->threads_.emplace_back([raw = session.get(), work] { (raw->*work)(); });
   return session;
 }
 
 Session::~Session() { end(); }
 
 void Session::close() noexcept {
-  if (const auto last = refuse_requests()) last->wait_for_answers();
+  for (const auto& last : refuse_requests()) last->wait_for_answers();
   end();
 }
 
-/// From now on; the connection that there was.
-std::shared_ptr<Connection> Session::refuse_requests() {
+/// From now on; the connections that there were.
+std::vector<std::shared_ptr<Connection>> Session::refuse_requests() {
   const std::lock_guard lock(mutex_);
   closed_ = true;
   changed_.notify_all();
-  return connection_;
+  std::vector<std::shared_ptr<Connection>> last;
+  if (connection_) last.push_back(connection_);
+  for (const auto& [node, connection] : leading_) last.push_back(connection);
+  return last;
 }
 
 /// Fail what waits, and stop the threads.
 void Session::end() noexcept {
   const std::lock_guard ending(end_mutex_);
-  if (const auto last = refuse_requests()) last->end();
-  if (connecting_.joinable()) connecting_.join();
+  for (const auto& last : refuse_requests()) last->end();
+  alarm_->ring();
+  for (std::thread& thread : threads_) thread.join();
+  threads_.clear();
   for (const auto& outbox : outboxes()) outbox->close(closed());
 }
 
@@ -62,7 +81,7 @@ std::string Session::user() const {
 
 /// The connection, if it takes requests. Under `mutex_`.
 std::shared_ptr<Connection> Session::usable() const {
-  return connection_ && !connection_->failure() && !connection_->drains() ? connection_ : nullptr;
+  return is_usable(connection_) ? connection_ : nullptr;
 }
 
 std::shared_ptr<Connection> Session::wait_for_connection(Deadline deadline) {
@@ -83,6 +102,21 @@ std::shared_ptr<Connection> Session::connection() {
   const std::lock_guard lock(mutex_);
   if (std::exchange(rests_, false)) changed_.notify_all();
   return usable();
+}
+
+std::shared_ptr<Connection> Session::connection_for(const std::string& topic) {
+  {
+    const std::lock_guard lock(mutex_);
+    const auto found = leading_.find(leaders_->leader_of(topic));
+    if (found != leading_.end() && is_usable(found->second)) return found->second;
+  }
+  return connection();
+}
+
+void Session::wait_for_leader_of(const std::string& topic) {
+  std::unique_lock lock(mutex_);
+  changed_.wait_for(lock, leader_wait_max,
+                    [&] { return closed_ || !usable() || leaders_->is_settled(topic, Clock::now()); });
 }
 
 void Session::add(const std::shared_ptr<Outbox>& outbox) {
@@ -133,7 +167,7 @@ void Session::keep_connected() {
   auto connection = connection_;  // Nobody else replaces it.
   while (connection) {
     const Clock::time_point began = Clock::now();
-    const Error reason = send_until_lost(connection);
+    const Error reason = wait_until_lost(*connection);
     connection.reset();
     if (is_closed()) return;
     const Clock::time_point now = Clock::now();
@@ -146,13 +180,11 @@ void Session::keep_connected() {
   }
 }
 
-/// Why it is lost. Meanwhile batches are sent again when the alarm rings.
-Error Session::send_until_lost(const std::shared_ptr<Connection>& connection) {
-  for (;;) {
-    alarm_->wait();
-    if (const auto reason = connection->failure()) return *reason;
-    for (const auto& outbox : outboxes()) outbox->send_all(connection);
-  }
+/// Why it is lost.
+Error Session::wait_until_lost(const Connection& connection) {
+  std::unique_lock lock(mutex_);
+  changed_.wait(lock, [&] { return closed_ || connection.failure(); });
+  return connection.failure().value_or(closed());
 }
 
 /// Another connection, which everybody knows of; nullptr where the client was closed.
@@ -168,9 +200,10 @@ std::shared_ptr<Connection> Session::connect_again() {
     const std::lock_guard lock(mutex_);
     if (closed_) return nullptr;
     before.swap(connection_);
+    leaders_->at_hand(connection->broker().node, Clock::now());
     changed_.notify_all();
   }
-  for (const auto& outbox : outboxes()) outbox->send_all(connection);
+  alarm_->ring();
   return connection;
 }
 
@@ -194,11 +227,11 @@ std::shared_ptr<Connection> Session::open_any(
 /// them: its data was replaced. Throws Error.
 std::shared_ptr<Connection> Session::open_with_ids(const std::string& url) {
   try {
-    return Connection::open(url, options_, alarm_, producer_ids_->claim());
+    return Connection::open(url, options_, alarm_, producer_ids_->claim(), keepalive_max());
   } catch (const Error& error) {
     if (error.code() != "producer.foreign") throw;
   }
-  auto connection = Connection::open(url, options_, alarm_);
+  auto connection = Connection::open(url, options_, alarm_, {}, keepalive_max());
   producer_ids_->replace({connection->broker().producer_id, connection->broker().producer_key});
   return connection;
 }
@@ -233,6 +266,94 @@ bool Session::give_up() {
   std::unique_lock lock(mutex_);
   changed_.wait(lock, [&] { return closed_ || !rests_; });
   return !closed_;
+}
+
+milliseconds Session::keepalive_max() const noexcept {
+  return urls_.size() > 1 ? keepalive_beside_others : milliseconds::max();
+}
+
+// --- by the thread that goes to leaders ---
+
+void Session::go_to_leaders() {
+  std::unique_lock lock(mutex_);
+  while (!closed_) {
+    const Clock::time_point now = Clock::now();
+    auto lost = take_lost();
+    const auto at_hand = usable();
+    const auto topics = at_hand ? leaders_->to_describe(now) : std::vector<std::string>();
+    const auto target = at_hand ? leaders_->to_reach(now) : std::nullopt;
+    if (lost.empty() && topics.empty() && !target) {
+      changed_.wait_until(lock, at_hand ? leaders_->next_time() : Deadline::max());
+      continue;
+    }
+    lock.unlock();
+    lost.clear();
+    if (!topics.empty()) describe(*at_hand, topics);
+    if (target) reach(*target, at_hand->broker());
+    lock.lock();
+  }
+}
+
+/// The connections to leaders that are lost, which nobody uses from now on. Under `mutex_`.
+std::vector<std::shared_ptr<Connection>> Session::take_lost() {
+  std::vector<std::shared_ptr<Connection>> lost;
+  std::erase_if(leading_, [&](const auto& known) {
+    if (!known.second->failure()) return false;
+    leaders_->lost(known.first, Clock::now());
+    lost.push_back(known.second);
+    return true;
+  });
+  return lost;
+}
+
+/// Ask who leads topics. A failure is ignored: they are published to through the broker at hand.
+void Session::describe(Connection& connection, const std::vector<std::string>& topics) const {
+  const auto told = [leaders = leaders_, alarm = alarm_](const Outcome& outcome, bool) {
+    const auto* reply = std::get_if<Reply>(&outcome);
+    const auto* description = reply != nullptr ? std::get_if<Description>(&reply->message) : nullptr;
+    if (description == nullptr) return;
+    leaders->told(*description, Clock::now());
+    alarm->ring();
+  };
+  try {
+    connection.ask(Describe{topics}, told);
+  } catch (const Error&) {
+    // They are asked for again on the next connection.
+  }
+}
+
+/// Connect to the broker that leads a topic, and have it used, unless another one answers there.
+void Session::reach(const Leaders::Target& target, const BrokerInfo& at_hand) {
+  try {
+    const std::string url = url_of(target.address, parse_url(urls_.front()).is_tls);
+    auto connection = Connection::open(url, options_, alarm_, producer_ids_->claim(), keepalive_beside_others);
+    const BrokerInfo& found = connection->broker();
+    if (found.cluster != at_hand.cluster || found.node != target.node)
+      throw Error("connection.failed", "another broker answers at " + target.address, true);
+    const std::lock_guard lock(mutex_);
+    if (closed_) return;
+    leading_[target.node] = std::move(connection);
+    leaders_->reached(target.node);
+  } catch (const Error& error) {
+    if (leaders_->failed(target.node, Clock::now()))
+      outage_->tell("broker " + std::to_string(target.node) + " can't be reached, its topics are published to through " +
+                    at_hand.name + ": " + error.text());
+  }
+  alarm_->ring();
+}
+
+// --- by the thread that sends ---
+
+void Session::keep_sending() {
+  for (;;) {
+    alarm_->wait();
+    {
+      const std::lock_guard lock(mutex_);
+      if (closed_) return;
+      changed_.notify_all();
+    }
+    for (const auto& outbox : outboxes()) outbox->send_all(*this);
+  }
 }
 
 }  // namespace linn::detail

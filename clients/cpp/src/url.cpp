@@ -71,6 +71,14 @@ Address parse_url(std::string_view url) {
   return {{}, std::string(host), checked_port(behind.substr(1), url), is_tls};
 }
 
+std::string url_of(std::string_view address, bool is_tls) {
+  constexpr std::string_view unix_prefix = "unix:";
+  if (!address.starts_with(unix_prefix)) return std::string(is_tls ? tls_scheme : tcp_scheme).append(address);
+  std::string url(unix_scheme);
+  for (const char each : address.substr(unix_prefix.size())) url += each == '%' ? "%25" : std::string(1, each);
+  return url;
+}
+
 std::vector<std::string> urls_of(std::string_view url) {
   const std::size_t scheme_end = url.find("://");
   if (url.find(',') == std::string_view::npos || scheme_end == std::string_view::npos || url.starts_with(unix_scheme)) {

@@ -22,6 +22,9 @@ inline constexpr std::size_t addresses_max = 32;
 /// Of a URL with one address. Throws Error listener.address_invalid.
 Address parse_url(std::string_view url);
 
+/// The URL of an address that a broker tells: HOST:PORT, or unix:PATH, which is never TLS.
+std::string url_of(std::string_view address, bool is_tls);
+
 /// A URL for each address of one, in its order. Throws Error listener.address_invalid.
 std::vector<std::string> urls_of(std::string_view url);
 

@@ -20,6 +20,7 @@
 #include <linn/error.h>
 #include <linn/login.h>
 #include <linn/producer.h>
+#include <linn/uuid.h>
 
 namespace linn {
 
@@ -80,6 +81,9 @@ struct BrokerInfo {
   std::int64_t producer_id = 0;
   /// Proves on later connections that they are this client's: a secret.
   std::uint64_t producer_key = 0;
+  /// The id of the broker's cluster, and the broker's number there. Empty and 0: it is in none.
+  std::string cluster = {};
+  std::uint32_t node = 0;
 };
 
 struct FetchRequest {
@@ -106,9 +110,12 @@ struct Fetched {
 };
 
 struct PartitionInfo {
+  /// The broker that leads it, by its number; 0: none is known, or the broker is in no cluster.
   std::uint32_t leader = 0;
   std::int64_t start_offset = 0;
   std::int64_t high_watermark = 0;
+  /// The epoch in which it leads.
+  std::int32_t leader_epoch = 0;
 };
 
 struct TopicInfo {
@@ -120,6 +127,8 @@ struct TopicInfo {
   std::string partitioner;
   std::uint32_t message_bytes_max = 0;
   std::vector<PartitionInfo> partitions;
+  /// The topic's own: another topic of that name has another.
+  Uuid id = {};
 };
 
 /// A place in a partition that is no time.

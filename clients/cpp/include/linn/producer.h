@@ -13,6 +13,7 @@
 
 #include <linn/batch.h>
 #include <linn/error.h>
+#include <linn/uuid.h>
 
 namespace linn {
 
@@ -78,6 +79,9 @@ struct Placement {
   std::vector<IndexRange> returned = {};
   /// Where there are any, `Confirmation::wait` throws.
   std::vector<RefusedRecords> refused = {};
+  /// The epoch of the topic's leader; 0 and no id where the batch went to several topics, or nowhere.
+  std::int32_t leader_epoch = 0;
+  Uuid topic_id = {};
 };
 
 using Receipt = Placement;
