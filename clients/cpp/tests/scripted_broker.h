@@ -108,9 +108,12 @@ class Peer {
     return {content.correlation, std::string(batch[0].value().value()), batch.header()};
   }
 
-  void confirm(std::uint64_t correlation, std::int64_t offset = 0) const {
-    send(correlation,
-         [&](wire::Frame::Builder root) { root.initPublished().initPlacements(1)[0].setBaseOffset(offset); });
+  void confirm(std::uint64_t correlation, std::int64_t offset = 0, std::int32_t leader_epoch = 0) const {
+    send(correlation, [&](wire::Frame::Builder root) {
+      auto placement = root.initPublished().initPlacements(1)[0];
+      placement.setBaseOffset(offset);
+      placement.setLeaderEpoch(leader_epoch);
+    });
   }
 
   /// Refuse the second of three records, and confirm the others.
@@ -131,8 +134,10 @@ class Peer {
     send(correlation, [&](wire::Frame::Builder root) { root.initFoundOffset().setOffset(offset); });
   }
 
-  void welcome(std::uint32_t keepalive_ms = 20'000, std::uint16_t version = 1, std::int64_t producer_id = 256) {
-    const linn::FrameContent hello = read();
+  /// Answer the hello, which is returned. `node`: the broker's number in a cluster.
+  linn::FrameContent welcome(std::uint32_t keepalive_ms = 20'000, std::uint16_t version = 1,
+                             std::int64_t producer_id = 256, std::uint32_t node = 0, const char* cluster = "") {
+    linn::FrameContent hello = read();
     if (hello.member != "hello") throw std::runtime_error("the first message is no hello");
     send(hello.correlation, [&](wire::Frame::Builder root) {
       auto said = root.initWelcome();
@@ -143,7 +148,11 @@ class Peer {
       said.setKeepaliveMs(keepalive_ms);
       said.setInflightMax(100);
       said.setProducerId(producer_id);
+      said.setProducerKey(7);
+      said.setNode(node);
+      said.setCluster(cluster);
     });
+    return hello;
   }
 
  private:

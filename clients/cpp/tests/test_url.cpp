@@ -3,6 +3,7 @@
 #include "url.h"
 
 using linn::detail::parse_url;
+using linn::detail::url_of;
 using linn::detail::urls_of;
 
 namespace {
@@ -37,6 +38,11 @@ void several_addresses_are_several_urls() {
   CHECK(code_of([&] { urls_of(many + ",h"); }) == "listener.address_invalid");
 }
 
+void an_address_that_a_broker_tells_is_a_url() {
+  CHECK(url_of("127.0.0.1:99", false) == "linn://127.0.0.1:99" && url_of("[::1]:99", true) == "linns://[::1]:99");
+  CHECK(parse_url(url_of("unix:/a b%20c", true)).path == "/a b%20c");
+}
+
 void anything_else_is_refused() {
   for (const char* url :
        {"", "http://x", "linn:", "linn://", "linn://:5466", "linn://h:", "linn://h:0", "linn://h:65536", "linn://h:x",
@@ -66,6 +72,7 @@ int main() {
               {"TLS is a scheme of its own", tls_is_a_scheme_of_its_own},
               {"a Unix socket has a path, its quotes undone", unix_has_a_path_with_its_quotes_undone},
               {"several addresses are several URLs", several_addresses_are_several_urls},
+              {"an address that a broker tells is a URL", an_address_that_a_broker_tells_is_a_url},
               {"anything else is refused", anything_else_is_refused},
               {"no error repeats a password", no_error_repeats_a_password}});
 }
