@@ -54,8 +54,9 @@ struct ClientOptions {
   std::chrono::milliseconds backoff{50};
   /// The longest such wait.
   std::chrono::milliseconds backoff_max{2'000};
-  /// Takes a line when the connection is lost, every 30 s while there is none, and when it is back; standard error does
-  /// where this is empty. Called by a thread of the client's: it must not throw, and neither use nor own the client.
+  /// Takes a line when the connection is lost, every 30 s while there is none, when it is back, and when the leader of a
+  /// topic can't be reached; standard error does where this is empty. Called by threads of the client's: it must not
+  /// throw, and neither use nor own the client.
   std::function<void(const std::string& line)> log = {};
   /// Authorities and the client's certificate, for a linns:// URL. std::nullopt: the system's authorities.
   std::optional<TlsOptions> tls = std::nullopt;
@@ -134,12 +135,13 @@ struct TopicInfo {
 /// A place in a partition that is no time.
 enum class Place : std::uint16_t { earliest = 1, latest = 2 };
 
-/// One connection, which comes back. Any number of threads may use one client; copies share the connection.
+/// One connection, which comes back, and in a cluster one to each broker that leads a topic of a producer. Any number of
+/// threads may use one client; copies share the connections.
 ///
-/// A thread of the client's own reads answers, keeps the connection alive and renews leases, so that no caller needs
-/// to; another makes a lost connection again, for as long as the client is open, and sends again what was refused for
-/// now. Meanwhile consumers wait, and publishes and requests wait up to the request timeout. The connection ends with
-/// `close`, or with the last of the client, its producers and its consumers.
+/// Threads of the client's own read answers, keep connections alive and renew leases, so that no caller needs to; others
+/// make a lost connection again, for as long as the client is open, connect to leaders, and send again what was refused
+/// for now. Meanwhile consumers wait, and publishes and requests wait up to the request timeout. The connections end
+/// with `close`, or with the last of the client, its producers and its consumers.
 ///
 /// Every request throws what the broker refuses it with; request.timeout, where the answer did not come in time: then
 /// it may or may not have been carried out; connection.lost and connection.failed, where `retries_max` are used up.
@@ -160,6 +162,7 @@ class Client {
   /// The client's name to the broker, on the last connection: "anonymous" where nobody had to log in.
   std::string user() const;
 
+  /// In a cluster, waits up to a second for a connection to the topic's leader; without one, its batches are passed on.
   /// Throws Error message.invalid (more batches in flight than an idempotent producer may have), limit.exceeded (the
   /// client has 256 idempotent producers).
   Producer producer(ProducerOptions options) const;
@@ -183,7 +186,7 @@ class Client {
   /// connection is lost: connection.lost leaves open whether it was carried out.
   std::string administer(std::string_view verb, std::string_view arguments = "{}") const;
 
-  /// Wait for what was sent, up to the request timeout, end the connection, and fail what waits. Where the client is
+  /// Wait for what was sent, up to the request timeout, end the connections, and fail what waits. Where the client is
   /// connecting, this attempt is waited for. Idempotent.
   void close() const noexcept;
 
