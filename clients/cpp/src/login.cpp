@@ -186,8 +186,12 @@ const std::string& Password::user() const noexcept { return kept_->user(); }
 
 Token::Token(std::string token) : present_([token = std::move(token)] { return token; }) {}
 
-Token::Token(std::function<std::string()> present) : present_(std::move(present)) {
-  if (!present_) throw Error("message.invalid", "a token is text, or a function that returns it");
+Token::Token(std::function<std::string()> present) {
+  if (!present) throw Error("message.invalid", "a token is text, or a function that returns it");
+  present_ = [present = std::move(present), one_at_a_time = std::make_shared<std::mutex>()] {
+    const std::lock_guard lock(*one_at_a_time);
+    return present();
+  };
 }
 
 }  // namespace linn

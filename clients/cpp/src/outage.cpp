@@ -20,22 +20,27 @@ std::string seconds_of(Clock::duration time) {
 Outage::Outage(std::string_view url, std::function<void(const std::string&)> log)
     : url_(url), log_(log ? std::move(log) : to_standard_error) {}
 
+void Outage::tell(const std::string& line) const {
+  const std::lock_guard lock(log_mutex_);
+  log_(line);
+}
+
 void Outage::begins(const Error& reason, Clock::time_point now) {
   set_reason(reason);
   began_ = told_ = now;
-  log_("connection to " + url_ + " lost, connecting again: " + reason.text());
+  tell("connection to " + url_ + " lost, connecting again: " + reason.text());
 }
 
 void Outage::goes_on(const Error& reason, Clock::time_point now) {
   set_reason(reason);
   if (now - told_ < tell_again_after) return;
   told_ = now;
-  log_("still no connection to " + url_ + " after " + seconds_of(now - began_) + ": " + reason.text());
+  tell("still no connection to " + url_ + " after " + seconds_of(now - began_) + ": " + reason.text());
 }
 
 void Outage::ends(Clock::time_point now) {
   set_reason(std::nullopt);
-  log_("connected to " + url_ + " again after " + seconds_of(now - began_));
+  tell("connected to " + url_ + " again after " + seconds_of(now - began_));
 }
 
 std::optional<Error> Outage::reason() const {

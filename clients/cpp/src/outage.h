@@ -30,8 +30,8 @@ class Outage {
   /// There is a connection again.
   void ends(Clock::time_point now);
 
-  /// Have the log say this. By any thread.
-  void tell(const std::string& line) const { log_(line); }
+  /// Have the log say this: one line at a time. By any thread.
+  void tell(const std::string& line) const;
 
   // --- by any thread ---
 
@@ -45,6 +45,7 @@ class Outage {
 
   const std::string url_;
   const std::function<void(const std::string&)> log_;
+  mutable std::mutex log_mutex_;
   Clock::time_point began_;
   Clock::time_point told_;
   mutable std::mutex mutex_;

@@ -55,8 +55,8 @@ struct ClientOptions {
   /// The longest such wait.
   std::chrono::milliseconds backoff_max{2'000};
   /// Takes a line when the connection is lost, every 30 s while there is none, when it is back, and when the leader of a
-  /// topic can't be reached; standard error does where this is empty. Called by threads of the client's: it must not
-  /// throw, and neither use nor own the client.
+  /// topic can't be reached; standard error does where this is empty. Called by threads of the client's, for one line at a
+  /// time: it must not throw, and neither use nor own the client.
   std::function<void(const std::string& line)> log = {};
   /// Authorities and the client's certificate, for a linns:// URL. std::nullopt: the system's authorities.
   std::optional<TlsOptions> tls = std::nullopt;

@@ -58,7 +58,7 @@ class Token {
  public:
   explicit Token(std::string token);
   /// The function returns the present token. It is called at each connection, by the thread that connects: the caller's
-  /// for the first, later one of the client's; it must neither use nor own the client. An Error that it throws is what
+  /// for the first, later one of the client's, and one at a time. It must neither use nor own the client. An Error that it throws is what
   /// this attempt fails with, and where it is retriable, the client tries again; another exception is auth.failed.
   explicit Token(std::function<std::string()> present);
 
