@@ -18,7 +18,7 @@ import linn.sync
 
 pytestmark = pytest.mark.timeout(1_200)  # A first build of the clients is a part of it.
 
-LANGUAGES = ("typescript",)
+LANGUAGES = ("cpp", "typescript")
 TOPICS = ("one", "two", "three")
 PARTITIONS = dict.fromkeys(TOPICS, 2)
 TABLES = "".join(f'[topics.{topic}]\nkind = "stream"\npartitions = 2\n' for topic in TOPICS)
