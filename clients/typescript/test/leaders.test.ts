@@ -293,6 +293,7 @@ class Follower {
   readonly leader: TopicLeader;
   readonly leaders: Leaders;
   #changed: () => void = () => {};
+  readonly #attempts: Promise<Connection>[] = [];
 
   private constructor(
     readonly cluster: Cluster,
@@ -300,7 +301,11 @@ class Follower {
   ) {
     const world: AtHand = {
       connection: hand,
-      open: (address) => openAt(placeOf(address, false)),
+      open: (address) => {
+        const attempt = openAt(placeOf(address, false));
+        this.#attempts.push(attempt);
+        return attempt;
+      },
       now: () => this.nowMs,
       unreachable: (text) => this.told.push(text),
     };
@@ -319,12 +324,23 @@ class Follower {
   async node(): Promise<number | undefined> {
     const changed = new Promise<void>((resolve) => (this.#changed = resolve));
     const asked = this.cluster.at(1).heard.length;
+    const begun = this.#attempts.length;
     this.leader.connection();
     // What the producer asks comes before this.
     await this.hand.request({ member: "describe", content: { topics: [] } }, "description");
     if (this.cluster.at(1).heard.length > asked + 1) await changed;
-    await this.leaders.reach(this.cluster.leader);
+    // Where an attempt was made, this waits for its end, and begins none.
+    if (this.#attempts.length > begun) await this.leaders.reach(this.cluster.leader);
     return this.leader.connection()?.welcome.node;
+  }
+
+  /** Have a broker's connections end, and wait until that is known here. */
+  async loses(node: number): Promise<void> {
+    const connection = this.leaders.at(node)!;
+    this.cluster.at(node).hangUp();
+    const content = { topics: [] };
+    const asked = connection.request({ member: "describe", content }, "description");
+    await assert.rejects(asked, { code: "connection.lost" });
   }
 
   /** How often it was asked who leads. */
@@ -334,8 +350,7 @@ class Follower {
   }
 
   get attempts(): number {
-    return this.cluster.peers.slice(1).flatMap(({ heard }) => heard).filter(({ message }) => message.member === "hello")
-      .length;
+    return this.#attempts.length;
   }
 }
 
@@ -425,6 +440,40 @@ test("a broker that could not be reached is tried again after a pause, which dou
   cluster.at(2).script.hello = () => welcome(2);
   follower.nowMs += 60_000;
   assert.equal(await follower.node(), 2);
+  cluster.at(2).script.hello = () => other;
+  await follower.loses(2);
+  assert.equal(await follower.node(), undefined);
+  assert.equal(follower.told.length, 2);
+  cluster.at(2).script.hello = () => welcome(2);
+  follower.nowMs += 5_000;
+  assert.equal(await follower.node(), 2);
+});
+
+test("when the connection to the leader is lost a producer asks again, and connects again", async () => {
+  const cluster = await Cluster.of({}, {});
+  const follower = await Follower.of(cluster);
+  assert.equal(await follower.node(), 2);
+  await follower.loses(2);
+  assert.equal(await follower.node(), 2);
+  assert.deepEqual([follower.asked, follower.attempts], [2, 2]);
+});
+
+test("where a broker does not say who leads it is asked again soon", async () => {
+  const cluster = await Cluster.of({}, {});
+  cluster.at(1).script.describe = ({ message }) =>
+    message.member === "describe" && message.content.topics.length > 0
+      ? failed("limit.exceeded")
+      : cluster.description;
+  const follower = await Follower.of(cluster);
+  for (const [nowMs, count] of [
+    [0, 1],
+    [499, 1],
+    [500, 2],
+  ] as const) {
+    follower.nowMs = nowMs;
+    assert.equal(await follower.node(), undefined);
+    assert.equal(follower.asked, count);
+  }
 });
 
 // --- frozen brokers --------------------------------------------------------------------------------------------------
