@@ -408,7 +408,11 @@ void a_stopping_leader_is_left_for_the_broker_at_hand() {
   ScriptedBroker leader([&](Peer& peer) {
     welcome(peer, 2);
     peer.fail(peer.hear_publish().correlation, "broker.stopping", true);
-    peer.until_closed();
+    while (const auto bytes = peer.read_bytes()) {  // It stays alive.
+      const linn::FrameContent content = linn::read_frame(*bytes);
+      if (content.member != "ping") throw std::runtime_error("the stopping leader was sent " + content.member);
+      peer.send(content.correlation, [](wire::Frame::Builder root) { root.setPong(); });
+    }
   });
   ScriptedBroker at_hand([&](Peer& peer) {
     welcome(peer, 1);
