@@ -178,7 +178,8 @@ class ClusterCatalog:
             raise
         except LinnError as error:
             about = {"topic": topic.name} | log_fields(error)
-            logger.error("topic %(topic)s can't be opened yet: %(error)s", about)
+            level = logging.INFO if isinstance(error, NotLeader) else logging.ERROR  # It may be led elsewhere by now.
+            logger.log(level, "topic %(topic)s can't be opened yet: %(error)s", about)
             return False
         return True
 
