@@ -8,11 +8,10 @@ from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
-import trio
 from raw_client import RawClient, broker_on, connected, records, served
 
 from linn.core.batch.batch import RecordBatch
-from linn.core.broker.broker import Broker, running_broker
+from linn.core.broker.broker import running_broker
 from linn.core.config.config import load_config
 from linn.core.config.tables import PluginSettings
 from linn.core.config.toml_source import TomlSource
@@ -26,23 +25,6 @@ from linn.wire import messages as m
 
 STREAM = '[storage.segmented-log]\nsegment_bytes_max = 200_000\n[topics.t]\nkind = "stream"\n'
 LOG = "data/segmented-log/t/0/00000000000000000000.log"
-
-
-@served('[topics.t]\nkind = "stream"\npartitions = 50\n')
-async def test_others_have_a_turn_between_the_logs_that_are_kept_in_order(broker: Broker) -> None:
-    async with trio.open_nursery() as nursery:
-        turns = 0
-
-        async def others() -> None:
-            nonlocal turns
-            while True:
-                await trio.lowlevel.checkpoint()
-                turns += 1
-
-        nursery.start_soon(others)
-        await broker.topics["t"].enforce_retention()
-        assert turns >= 49
-        nursery.cancel_scope.cancel()
 
 
 async def fill(client: RawClient, seed: int) -> list[bytes]:

@@ -76,26 +76,33 @@ async def test_one_task_of_long_work_runs_between_the_turns_of_others(broker: Br
     assert await most_in_turns(broker.long_work.task().give_turn, TURNS_OF_OTHERS) <= 2
 
 
+async def turns_in(work: Callable[[], Awaitable[None]]) -> int:
+    """The turns of another task while some work is done."""
+    count = 0
+
+    async def others() -> None:
+        nonlocal count
+        while True:
+            await trio.lowlevel.checkpoint()
+            count += 1
+
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(others)
+        await trio.lowlevel.checkpoint()
+        count = 0
+        await work()
+        nursery.cancel_scope.cancel()
+    return count
+
+
+@served('[topics.t]\nkind = "stream"\npartitions = 50\n')
+async def test_others_have_a_turn_between_the_logs_that_are_kept_in_order(broker: Broker) -> None:
+    assert await turns_in(broker.topics["t"].enforce_retention) >= 49
+
+
 @pytest.mark.parametrize("seed", [1, 2, 3])  # A count begins within a round: elsewhere it may be one turn less.
 @simulated
 async def test_the_longer_a_step_was_the_more_turns_others_get(env: SimEnv, seed: int) -> None:
-    async def turns_in(work: Callable[[], Awaitable[None]]) -> int:
-        count = 0
-
-        async def others() -> None:
-            nonlocal count
-            while True:
-                await trio.lowlevel.checkpoint()
-                count += 1
-
-        async with trio.open_nursery() as nursery:
-            nursery.start_soon(others)
-            await trio.lowlevel.checkpoint()
-            count = 0
-            await work()
-            nursery.cancel_scope.cancel()
-        return count
-
     async def turns_after(broker: Broker, env: SimEnv, step_s: float) -> int:
         work = broker.long_work.task()
         await work.give_turn()
