@@ -135,7 +135,7 @@ CLUSTER_METRICS: tuple[Metric, ...] = (
     ),
     _gauge(
         "linn_cluster_topics",
-        "Topics of the whole cluster, by the metadata. All nodes tell the same, as the next metrics.",
+        "Topics of the whole cluster, by the metadata. This metric and the next ones are the same at all nodes.",
         lambda cluster: cluster.health.topics,
     ),
     _gauge(
