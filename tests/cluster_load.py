@@ -75,6 +75,8 @@ class Load:
         """(time, value) of all that the reader of the stream got."""
         self.taken: list[tuple[float, bytes]] = []
         """(time, value) of the worker's deliveries."""
+        self.deliveries: list[tuple[float, int, int, int, int]] = []
+        """(time, attempt, leader epoch, first offset, end) of each, for the reader of a failure."""
         self.lost_once: set[bytes] = set()
         """Values whose first delivery was lost with a link: they come again, behind others that were on their way."""
         self.acked: dict[bytes, float] = {}
@@ -169,6 +171,7 @@ class Load:
                 if batch.attempt > 1:
                     self.lost_once |= set(values).difference(value for _, value in self.taken)
                 self.taken += [(now_s, value) for value in values]
+                self.deliveries.append((now_s, batch.attempt, batch.leader_epoch, batch.start_offset, batch.end_offset))
                 try:
                     await batch.ack()
                 except (linn.errors.DeliveryNotCurrent, linn.errors.NotLeader, linn.errors.DiskFull):
@@ -243,12 +246,23 @@ class Load:
         for values in self.confirmed(QUEUE):
             assert set(values) <= set(first_taken), "the queue has lost a confirmed record"
             at_once = [value for value in values if value not in self.lost_once]
-            assert _in_order(at_once, first_taken), "the queue has lost its order"
+            assert _in_order(at_once, first_taken), self._disorder(at_once, first_taken)
         late = [value for at_s, value in self.taken if at_s > self.acked.get(value, at_s)]
         assert late == [], "a record came again after its ack was confirmed"
         if copies:
             self.cluster.until_whole(QUEUE, STREAM)
             until(lambda: not self._unequal(), SLACK_S)
+
+    def _disorder(self, wanted: Sequence[bytes], found: Sequence[bytes]) -> str:
+        """Say where the queue has lost its order, with the deliveries around it."""
+        places = {value: place for place, value in enumerate(found)}
+        before, early = next(pair for pair in pairwise(wanted) if places[pair[0]] > places[pair[1]])
+        times = [next(at_s for at_s, value in self.taken if value == it) for it in (before, early)]
+        near = [it for it in self.deliveries if min(times) - 1 < it[0] < max(times) + 1]
+        shown = ", ".join(
+            f"{at_s:.2f} s: {first} to {end - 1}, attempt {n}, epoch {e}" for at_s, n, e, first, end in near
+        )
+        return f"the queue has lost its order: {early!r} came before {before!r}; the deliveries were {shown}"
 
     def _unequal(self) -> list[str]:
         """The logs of which the brokers have different copies."""

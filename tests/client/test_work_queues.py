@@ -104,6 +104,23 @@ def test_each_of_a_hundred_jobs_runs_once_though_all_of_them_take_longer_than_a_
     assert (jobs["unsettled"], dead) == (0, 0)
 
 
+def test_a_worker_that_is_held_up_gets_its_messages_in_order() -> None:
+    """Halfway through a lease its unread messages go back; those that came later must not be handed out before them."""
+
+    async def scenario(env: SimEnv, client: Client) -> list[int]:
+        await fill(client, 3)
+        async with client.consumer("jobs", prefetch=100) as consumer:
+            held = await anext(consumer)
+            await trio.sleep(10)
+            async with client.producer("jobs") as producer:
+                await producer.publish_many([b"%d" % number for number in range(3, 6)])
+            await trio.sleep(14)
+            await held.ack()
+            return [int((await anext(consumer)).value or b"") for _ in range(5)]
+
+    assert simulated(scenario) == [1, 2, 3, 4, 5]
+
+
 def test_a_job_that_takes_twenty_leases_is_done_once_while_others_do_the_rest() -> None:
     async def scenario(env: SimEnv, client: Client) -> list[tuple[int, int]]:
         await fill(client, 8)

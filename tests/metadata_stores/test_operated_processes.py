@@ -109,6 +109,26 @@ def test_all_nodes_are_restarted_one_after_the_other_under_load(cluster: RealClu
     none_failed(load, at_s)
 
 
+def test_of_three_operators_who_each_drain_a_node_at_once_two_are_refused_under_load(cluster: RealCluster) -> None:
+    with loaded(cluster) as load:
+        at_s = time.monotonic()
+        commands = [
+            [sys.executable, "-m", "linn", "cluster", "drain", str(number), "--url", cluster.brokers[number].url]
+            for number in sorted(cluster.brokers)
+        ]
+        operators = [subprocess.Popen(it, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) for it in commands]
+        said = [operator.communicate(timeout=COMMAND_S)[1] for operator in operators]
+        refused = [text for operator, text in zip(operators, said, strict=True) if operator.returncode]
+        assert len(refused) == 2, said
+        assert all("fewer replicas in sync than they need" in text for text in refused)
+        (draining,) = [number for number in cluster.brokers if cluster.node(1, number)["is_draining"]]
+        other = other_than(cluster, draining)
+        until(lambda: draining not in (cluster.leader(QUEUE, other), cluster.leader(STREAM, other)))
+        run(cluster, "undrain", str(draining), at=other)
+        load.longest_gap(time.monotonic())
+    none_failed(load, at_s)
+
+
 def test_a_new_node_gets_its_share_under_load(cluster: RealCluster) -> None:
     with loaded(cluster) as load:
         at_s = time.monotonic()

@@ -357,14 +357,17 @@ class Subscription:
             self._consumer._later(self._lease_s / _CHECKS_PER_LEASE, self._check_leases)
 
     def _check_leases(self) -> None:
-        """Halfway through a lease, release its unread records, and renew it if the application holds others."""
+        """Halfway through a lease with unread records, release all that are unread; renew it if the application holds
+        others.
+        """
         self._check_planned = False
         if not self.alive:
             return
         soon_s = self.monotonic() + self._lease_s / 2
         due = [lease for lease in self._leases.values() if -math.inf < lease.until_s < soon_s]
         if due:
-            self.release(due)
+            if self.release(due):
+                self.release()  # Records behind them that stayed would be handed out before them.
             self.flush()  # Subtracts the released records from the held ones: a lease without records is not renewed.
             for lease in due:
                 self._renew(lease)
@@ -372,13 +375,13 @@ class Subscription:
         if self._leases:
             self._check_leases_later()
 
-    def release(self, leases: Collection[Delivery] | None = None) -> None:
-        """Release the unread records of these leases, or of all."""
-        if not self.leased:
-            return
-        for delivery, first, end in self._take_unread(leases):
+    def release(self, leases: Collection[Delivery] | None = None) -> bool:
+        """Release the unread records of these leases, or of all; returns whether there are any."""
+        unread = self._take_unread(leases) if self.leased else []
+        for delivery, first, end in unread:
             if not self._is_over(delivery) and not delivery.is_decided:
                 self._settle_quietly(delivery, first, end, Verdict.RELEASE, 0)
+        return bool(unread)
 
     def _take_unread(self, leases: Collection[Delivery] | None = None) -> list[Unread]:
         return self._consumer._take_unread(
