@@ -24,6 +24,7 @@ from linn.core.errors.cluster import (
     NodeUnknown,
     SecretDiffers,
 )
+from linn.core.errors.inboxes import InboxFull, InboxUnknown, NoReply
 from linn.core.errors.metadata import LeaseLost, MetadataError, MetadataUnavailable, MetadataUnknown, RevisionConflict
 from linn.core.errors.peers import PeerError, PeerRefused, PeerStale, PeerUnknown, PeerUnreachable
 from linn.core.errors.replication import CopyMisplaced, NotEnoughReplicas, NotLeader
@@ -159,6 +160,8 @@ __all__ = [
     "GroupFenced",
     "GroupSessionExpired",
     "GroupUnknown",
+    "InboxFull",
+    "InboxUnknown",
     "InterceptorFailed",
     "InternalError",
     "LeaseLost",
@@ -175,6 +178,7 @@ __all__ = [
     "MetadataLater",
     "MetadataUnavailable",
     "MetadataUnknown",
+    "NoReply",
     "NodeTaken",
     "NodeUnknown",
     "NotEnoughReplicas",

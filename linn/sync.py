@@ -14,6 +14,7 @@ from linn.client.blocking.generated.producer import Producer
 from linn.client.blocking.generated.shared_transactions import SharedTransactions
 from linn.client.blocking.generated.transaction import Transaction
 from linn.client.blocking.settling import Settled
+from linn.client.connection.replying import Reply
 from linn.client.login import Password, Token
 from linn.client.options import Tls
 from linn.client.produce.receipt import BulkReceipt, Offsets, Receipt
@@ -34,6 +35,7 @@ __all__ = [
     "Password",
     "Producer",
     "Receipt",
+    "Reply",
     "Settled",
     "SharedTransactions",
     "Tls",

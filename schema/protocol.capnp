@@ -78,6 +78,11 @@ struct Frame {
     peerPong     @52 :PeerPong;        # answer to a ping outside of lanes
     joinTransaction @53 :JoinTransaction;  # to the broker that coordinates; answered by done
     markTransaction @54 :MarkTransaction;  # to the broker that leads a topic; answered by done
+
+    # --- request and reply ---
+    openInbox    @55 :Void;            # answered by inbox
+    inbox        @56 :Inbox;
+    reply        @57 :Reply;           # + batch; a client's, answered by done, and the broker's push to the inbox
   }
 }
 
@@ -543,3 +548,8 @@ struct MarkTransaction {
   commits     @5 :List(Int64);   # producers whose batches count there, and producerId if its acks and offsets do
   aborts      @6 :List(Int64);   # those that have joined there as well
 }
+
+struct Inbox { address @0 :Text; }  # of this connection, for as long as it lasts
+
+# To an inbox. An address may go on behind its own text: ".", and what the requester tells its requests apart by.
+struct Reply { to @0 :Text; }

@@ -14,6 +14,7 @@ from collections.abc import Callable, Iterator
 from enum import IntEnum
 
 from linn.core.errors.group import leaves_of
+from linn.core.errors.inboxes import NoReply
 from linn.core.errors.texts import one_line
 from linn.core.errors.tree import (
     AddressInUse,
@@ -57,7 +58,7 @@ MEANINGS = {
 
 _BY_ERROR: tuple[tuple[type[LinnError] | tuple[type[LinnError], ...], ExitCode], ...] = (
     ((ConfigError, PluginError), ExitCode.CONFIGURATION),
-    (RequestUnknown, ExitCode.FAILED),
+    ((RequestUnknown, NoReply), ExitCode.FAILED),
     ((ConnectionLost, RequestTimeout, ProtocolError), ExitCode.UNREACHABLE),
     (StorageError, ExitCode.STORAGE),
     ((AddressInUse, AddressInvalid), ExitCode.LISTENER),

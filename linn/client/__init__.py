@@ -3,6 +3,7 @@
 from linn.client.admin import Admin
 from linn.client.client import Client, connect
 from linn.client.connection.any_env import AnyEnv, ClientEnv
+from linn.client.connection.replying import Reply
 from linn.client.consume.consumer import Consumer
 from linn.client.consume.exactly_once import ExactlyOnceConsumer
 from linn.client.consume.message import Batch, FetchedBatches, Message
@@ -31,6 +32,7 @@ __all__ = [
     "Password",
     "Producer",
     "Receipt",
+    "Reply",
     "SharedTransactions",
     "Tls",
     "Token",

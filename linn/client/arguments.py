@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from datetime import datetime
 
+from linn.core.batch.record import Headers
 from linn.core.errors.texts import reason_text
-from linn.core.errors.tree import MessageInvalid
+from linn.core.errors.tree import LinnError, MessageInvalid
 
 I32_MAX = (1 << 31) - 1
 U32_MAX = (1 << 32) - 1
@@ -14,6 +15,7 @@ I64_MAX = (1 << 63) - 1
 U64_MAX = (1 << 64) - 1
 _WAIT_S_MAX = U32_MAX / 1000
 _SHOWN_CHARACTERS_MAX = 80
+HeadersInput = Mapping[str, bytes | None] | Iterable[tuple[str, bytes | None]]
 
 
 def shown(value: object) -> str:
@@ -77,6 +79,32 @@ def checked_text(text: object, what: str) -> str:
     except UnicodeEncodeError as error:
         raise MessageInvalid(f"{what} is not valid Unicode") from error
     return text
+
+
+def as_bytes(value: object, what: str) -> bytes:
+    """Copy a bytes-like `value` to bytes. Raises MessageInvalid for any other type."""
+    if type(value) is bytes:
+        return value
+    if isinstance(value, bytes | bytearray | memoryview):
+        return bytes(value)
+    raise MessageInvalid(f"{what} must be bytes, not {type(value).__name__}")
+
+
+def checked_headers(headers: HeadersInput | None) -> Headers:
+    """Check headers; return them in order. Raises MessageInvalid."""
+    if not headers:
+        return ()
+    try:
+        entries = tuple(headers.items() if isinstance(headers, Mapping) else headers)
+        for name, value in entries:
+            name.encode()
+            if value is not None and type(value) is not bytes:
+                raise MessageInvalid(f"header {name!r} must be bytes or None, not {type(value).__name__}")
+    except LinnError:
+        raise
+    except (TypeError, ValueError, AttributeError) as error:
+        raise MessageInvalid(f"headers must be (text, bytes) pairs or a mapping: {error}") from error
+    return entries
 
 
 def checked_reason(reason: object) -> str:

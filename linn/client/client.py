@@ -43,6 +43,7 @@ from linn.client.login import Password, Token
 from linn.client.options import ClientOptions, Tls
 from linn.client.participants.participant import AsyncParticipant, Participant
 from linn.client.produce.producer import AcksName, Producer
+from linn.client.requesting import Requesting
 from linn.client.transactions.owner import TransactionOwner
 from linn.client.transactions.process import Function, Worker
 from linn.client.transactions.shared import SharedTransactions
@@ -67,7 +68,7 @@ IN_FLIGHT_MAX = 8
 """Default limit on a producer's batches in flight: the number that a broker remembers of an idempotent producer."""
 
 
-class Client:
+class Client(Requesting):
     """A client of one broker, made by `linn.connect`.
 
     Example:
@@ -76,9 +77,9 @@ class Client:
     """
 
     def __init__(self, connector: Connector) -> None:
+        super().__init__(connector, self._branch)
         self.env = connector.env
         self.admin = Admin(connector)
-        self._connector = connector
         self._owners: dict[str, TransactionOwner] = {}
         """Names of transactions that this client has used."""
 

@@ -20,12 +20,14 @@ from linn.cluster.introduction import NONCE_BYTES, Dialer
 from linn.cluster.link import Link
 from linn.cluster.passing import Passing
 from linn.cluster.reading import Reading
+from linn.cluster.replying import Replying
 from linn.cluster.transacting import LinkTransacting
 from linn.core.cluster.peers import Forwarded, Membership, PeerPlace
 from linn.core.env.env import Stream
 from linn.core.env.log_fields import log_fields
 from linn.core.env.tls import client_context
 from linn.core.env.tls_stream import TlsStream
+from linn.core.errors.inboxes import InboxUnknown
 from linn.core.errors.peers import PeerError, PeerRefused, PeerUnreachable
 from linn.core.errors.tree import LinnError
 from linn.core.gateway.gateway import Gateway
@@ -47,7 +49,8 @@ FRAME_BYTES_MAX = 64 << 20
 
 
 class Links:
-    """The links of this broker: the ports `PeerLinks`, `PublishLinks`, `ReadLinks`, `ConsumerLinks` and `CopyLinks`."""
+    """The links of this broker: the ports `PeerLinks`, `PublishLinks`, `ReadLinks`, `ConsumerLinks`, `InboxLinks` and
+    `CopyLinks`."""
 
     def __init__(self, gateway: Gateway) -> None:
         """`gateway`: of this broker, which has a membership."""
@@ -87,6 +90,18 @@ class Links:
     def reading(self, principal: Principal) -> Reading:
         """See `ReadLinks.reading`."""
         return Reading(self._link, principal, self.forwarded)
+
+    def replying(self, principal: Principal) -> Replying:
+        """See `InboxLinks.replying`."""
+        return Replying(self._link_if_known, principal, self.forwarded)
+
+    async def _link_if_known(self, node: int) -> Link:
+        """Return the link to a node that a client has named. Raises InboxUnknown: the cluster has no such node;
+        and as `_link`."""
+        membership = self._gateway.membership
+        if node not in self._ways and (membership is None or membership.place_of(node) is None):
+            raise InboxUnknown(f"the inbox of the reply is at node {node}, which is gone or was never there")
+        return await self._link(node)
 
     async def open_follow_lane(self, node: int) -> LinkFollowLane:
         """See `PeerLinks.open_follow_lane`."""

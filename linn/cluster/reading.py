@@ -89,12 +89,18 @@ class Reading:
             link.close_lane(lane)
 
     async def _ask(
-        self, node: int, message: m.Message, answer: type[m.Message], batches: Sequence[RecordBatch] = ()
+        self,
+        node: int,
+        message: m.Message,
+        answer: type[m.Message],
+        batches: Sequence[RecordBatch] = (),
+        *,
+        is_repeatable: bool = True,
     ) -> Event:
         """Ask a node. Raises LinnError: the answer, or the other broker could not be asked."""
         link, lane = await self._lane(node)
         try:
-            event = await link.ask(lane, message, batches, is_repeatable=True)
+            event = await link.ask(lane, message, batches, is_repeatable=is_repeatable)
         except LinnError:
             self._rest(node, link, lane)
             raise
@@ -102,7 +108,7 @@ class Reading:
             link.close_lane(lane)
             raise
         if not isinstance(event.message, answer):
-            raise link.unexpected(event.message, type(message).__name__, is_repeatable=True)
+            raise link.unexpected(event.message, type(message).__name__, is_repeatable=is_repeatable)
         self._rest(node, link, lane)
         return event
 

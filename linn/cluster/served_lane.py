@@ -24,6 +24,7 @@ from linn.core.security.users import node_user
 from linn.protocols.capnp.administering import Administering
 from linn.protocols.capnp.publishing import Publishing
 from linn.protocols.capnp.reading import Reading
+from linn.protocols.capnp.replying import Replying
 from linn.protocols.capnp.responder import Responder
 from linn.protocols.capnp.subscribing import Subscribing
 from linn.protocols.capnp.transacting import Transacting
@@ -79,8 +80,7 @@ class ServedLane:
         self._output = LaneOutput(channel, number)
         self._responder = _LaneResponder(gateway, self._output, opened.connection)
         self._responder.on_answer, self._responder.on_change = self._give_back, self._go_on
-        self._responder.session = gateway.session(principal)
-        self._responder.session.forwards = False
+        self._responder.session = gateway.session(principal, forwards=False)
         self._producers = opened.producers
         self._subscribing = Subscribing(self._responder)
         self._administering = Administering(self._responder, self._subscribing, list)
@@ -106,6 +106,7 @@ class ServedLane:
             m.OpenTransactions: self._transacting.open,
             m.AddBranch: self._transacting.add_branch,
             m.EndTransaction: self._transacting.end,
+            m.Reply: Replying(self._responder).reply,
         }
         if other is not None:
             copies = ServedCopies(self._responder, self._gateway, other)

@@ -121,6 +121,7 @@ _FROM_BROKERS = frozenset(
         "challenge",
         "followed",
         "replicated",
+        "inbox",
     }
 )
 """Messages that a broker never reads, because a list in one may have a million parts."""
@@ -142,7 +143,13 @@ _OF_PEERS = frozenset(
     }
 )
 """Messages between brokers, which no client sends."""
-_VOID = {"ping": messages.Ping, "pong": messages.Pong, "done": messages.Done, "closeLane": messages.CloseLane}
+_VOID = {
+    "ping": messages.Ping,
+    "pong": messages.Pong,
+    "done": messages.Done,
+    "closeLane": messages.CloseLane,
+    "openInbox": messages.OpenInbox,
+}
 _layouts: dict[type[Message], _Layout] = {}
 
 

@@ -514,3 +514,15 @@ class MarkTransaction(Message):
     number: int
     commits: list[int] = []
     aborts: list[int] = []
+
+
+class OpenInbox(Message):
+    pass
+
+
+class Inbox(Message):
+    address: str
+
+
+class Reply(Message):
+    to: str

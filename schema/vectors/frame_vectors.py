@@ -66,6 +66,8 @@ FROM_CLIENT: list[m.Message] = [
     m.EndTransaction(2**62, 65_535, 2**63 + 1, True, [2**40 + 7, 1], 2**63 - 1, "rows 12 später", 2**64 - 2),
     m.Describe(["orders", "", "späte-flüge"]),
     m.Administer("topic.create", '{"name": "orders"}'),
+    m.OpenInbox(),
+    m.Reply("3.9f86d081884c7d659a2feaa0c55ad015.später"),
 ]
 FROM_BROKER: list[m.Message] = [
     m.Welcome(1, ["zstd"], "linn", 1 << 24, 8 << 20, 1 << 20, 20_000, 1_000, 999, 2**40 + 256, 2**64 - 2, "ann", "v=="),
@@ -107,6 +109,7 @@ FROM_BROKER: list[m.Message] = [
     m.Administered('{"created": true}'),
     m.Ended(7, "topic.unknown", "the topic was deleted"),
     m.LeaseEnded(7, 2, 1 << 40),
+    m.Inbox("3.9f86d081884c7d659a2feaa0c55ad015"),
 ]
 
 
@@ -143,7 +146,7 @@ def frame_vectors() -> Iterator[Vector]:
     """All of them, whole ones first."""
     for sender, sent in (("client", FROM_CLIENT), ("broker", FROM_BROKER)):
         for message in sent:
-            batches = {"publish": 2, "fetched": 3, "deliver": 1_024}.get(member_of(message), 0)
+            batches = {"publish": 2, "fetched": 3, "deliver": 1_024, "reply": 1}.get(member_of(message), 0)
             content = bytes(codec.encode(message, CORRELATION, batches))
             what = f"`{member_of(message)}` from the {sender}"
             yield Vector(member_of(message), what, content, says(message, sender, batches=batches))

@@ -43,6 +43,7 @@ WITH_BROKER = [
     ("subscriptions", "create", "t", "s"),
     ("subscriptions", "delete", "t", "s", "--yes"),
     ("publish", "t", "value"),
+    ("request", "t", "value"),
     ("consume", "t"),
     ("browse", "t"),
     ("move", "t", "u"),

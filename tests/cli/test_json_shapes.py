@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 from lost_consumer import decide_and_leave
 from open_transaction import open_transaction
+from replying import replying
 
 import linn.sync
 from linn.cli.json_shape import EACH_LINE, OPTIONAL, SHAPES
@@ -42,6 +43,7 @@ SCENE = [
     ("publish", "queue", "one", "two", "three", "--header", "h=v", "--label", "n=1", "--json"),
     ("publish", "--exchange", "shop", "--routing-key", "a.b", "four", "--json"),
     ("publish", "stream", "one", "two", "--json"),
+    ("request", "sums", "one", "--json"),
     ("browse", "queue", "--format", "json"),
     ("consume", "queue", "--count", "1", "--format", "json"),
     ("consume", "stream", "--group", "readers", "--count", "1", "--format", "json"),
@@ -187,7 +189,8 @@ def test_every_command_prints_the_shape_that_the_page_has(
         with idle.producer("ledgers") as producer:
             producer.publish(b"v", key=b"k")
         delivery = str(decide_and_leave(broker.url, "ledgers", "ledger-1", tmp_path))
-        with open_transaction(broker.url, "billing", "accounts", "clerks"):
+        idle.admin.create_topic("sums")
+        with open_transaction(broker.url, "billing", "accounts", "clerks"), replying(broker.url, "sums"):
             check_shapes(within, broker.url, {"NUMBER": number, "DELIVERY": delivery, "BROKER": broker.url})
 
 

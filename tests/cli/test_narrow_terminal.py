@@ -90,7 +90,20 @@ SHOWN: list[tuple[tuple[str, ...], tuple[str, ...]]] = [
 LOADS = ("bench", "route", "doctor")
 """Commands whose heads depend on no name, and that take long or need more files."""
 WITHOUT_A_TABLE = {
-    *("serve", "init", "publish", "consume", "browse", "move", "copy", "purge", "recover", "dump", "completion"),
+    *(
+        "serve",
+        "init",
+        "publish",
+        "request",
+        "consume",
+        "browse",
+        "move",
+        "copy",
+        "purge",
+        "recover",
+        "dump",
+        "completion",
+    ),
     *(f"topics {verb}" for verb in ("create", "alter", "delete")),
     *(f"exchanges {verb}" for verb in ("create", "delete")),
     *(f"bindings {verb}" for verb in ("create", "delete")),

@@ -48,7 +48,7 @@ FACADES = (
     Facade("ExactlyOnceConsumer", "exactly_once", "BaseExactlyOnceConsumer[H]", ("consume.exactly_once",)),
     Facade("Transaction", "transaction", "BaseTransaction", ("transactions.transaction",)),
     Facade("SharedTransactions", "shared_transactions", "BaseSharedTransactions", ("transactions.shared",)),
-    Facade("Client", "client", "BaseClient", ("client",)),
+    Facade("Client", "client", "BaseClient", ("client", "requesting")),
 )
 TRANSLATED = {
     "processing": ("consume.processing", ("Settleable", "T", "Processing")),
@@ -58,7 +58,10 @@ TRANSLATED = {
 OMITTED = ("buffered_bytes",)
 TIMED = ("flush", "publish", "publish_many")
 """Calls with a time limit, because there is no scope around them to cancel."""
-BODIES = {"Message.ack": "return self.batch._settle(self.index, self.index + 1, Verdict.ACK, 0)"}
+BODIES = {
+    "Message.ack": "return self.batch._settle(self.index, self.index + 1, Verdict.ACK, 0)",
+    "Message.reply": "return self.batch._reply(self.index, value, headers)",
+}
 
 # What is said in other words: in signatures, in docstrings, in their examples, in translated code, and everywhere.
 SIGNATURES = (
@@ -179,12 +182,14 @@ def arguments(args: ast.arguments) -> list[str]:
 def body(function: Function, facade: Facade, hook: str | None) -> str:
     """The code of a method."""
     made, name = ", ".join([f"self._made.{function.name}", *arguments(function.args)]), f"{facade.name}.{function.name}"
+    if name in BODIES:
+        return BODIES[name]
     if hook is not None:
         call = f"self.{hook}({', '.join(arguments(function.args))})"
     elif any(ast.unparse(one) == "property" for one in function.decorator_list):
         call = made
     elif not isinstance(function, ast.AsyncFunctionDef):
-        return BODIES.get(name) or "\n".join(map(ast.unparse, function.body[ast.get_docstring(function) is not None :]))
+        return "\n".join(map(ast.unparse, function.body[ast.get_docstring(function) is not None :]))
     elif function.name in TIMED:
         call = f"self._thread.call_within(timeout_s, {function.name!r}, {made})"
     else:

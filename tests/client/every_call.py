@@ -28,6 +28,7 @@ from linn.client import (
     Offsets,
     Producer,
     Receipt,
+    Reply,
     SharedTransactions,
     Transaction,
     TransactionTicket,
@@ -48,7 +49,14 @@ from linn.descriptions import (
     TransactionSummaries,
     UserDescription,
 )
-from linn.errors import ConnectionUnknown, DeliveryNotCurrent, LimitExceeded, TransactionUnknown
+from linn.errors import (
+    ConnectionUnknown,
+    DeliveryNotCurrent,
+    InboxUnknown,
+    LimitExceeded,
+    NoReply,
+    TransactionUnknown,
+)
 from linn.participants import SqliteParticipant
 
 
@@ -134,6 +142,21 @@ async def read(client: Client, topic: str) -> None:
     assert_type(await client.find_offset(topic, 0, 0), int)
     (info,) = (await client.describe(topic)).topics
     assert_type(info.kind, str)
+
+
+async def ask(client: Client, topic: str) -> None:
+    with suppress(NoReply):
+        reply = await client.request(topic, b"1", timeout_s=0.1, key=b"k", headers={"name": b"value"})
+        assert_type(reply, Reply)
+        assert_type((reply.value, reply.text), tuple[bytes | None, str])
+        assert_type(reply.headers, tuple[tuple[str, bytes | None], ...])
+    assert_type(await client.request_many(topic, b"1", replies_max=2, timeout_s=0.1), list[Reply])
+    async with client.consumer(topic) as consumer:
+        message = await anext(consumer)
+        assert_type(message.reply_to, str | None)
+        assert_type(await message.reply(b"2", headers={"name": b"value"}), bool)
+    with suppress(InboxUnknown):
+        await client.reply("0.1", b"2", headers=[("name", None)])
 
 
 async def administer(admin: Admin, topic: str) -> None:
@@ -240,6 +263,7 @@ async def main(url: str, topic: str) -> None:
             for batch in await puller.pull(1, wait_s=0.0):
                 await batch.ack()
                 await puller.aclose()
+        await ask(client, topic)
         await read(client, topic)
         await transact(client, topic)
         await store(client, topic)

@@ -17,6 +17,7 @@ from typing import Any, is_typeddict
 import anyio
 import pytest
 from public_names import public_classes, public_methods
+from replying import replying
 
 import linn
 import linn.client
@@ -27,6 +28,7 @@ from linn.participants import SqliteParticipant
 
 DOCS_URL = "linn://127.0.0.1:5466"
 TIMEOUT_S = 300
+ASKING = ("Client.request", "Client.request_many")
 
 
 def described(module: Any) -> dict[str, object]:
@@ -99,6 +101,11 @@ def compiled(example: str, url: str, given: dict[str, Any], kind: str) -> Callab
     return function
 
 
+async def settle(url: str) -> None:
+    async with linn.connect(url) as client:
+        await settle_world(client)
+
+
 async def settle_world(client: Client) -> None:
     """The topics, the exchange, the role and the user that examples speak of, as new, with something in them."""
     admin = client.admin
@@ -122,7 +129,7 @@ async def settle_world(client: Client) -> None:
             await producer.publish_many([b"%d" % number for number in range(20)], keys=[b"%d" % n for n in range(20)])
     async with client.consumer("prices", group="dashboard") as member:
         await (await anext(member)).ack()
-    for topic in ("bills", "audit"):
+    for topic in ("bills", "audit", "sums"):
         await admin.create_topic(topic)
     await admin.create_topic("payments", delivery="exactly-once")
     async with client.producer("payments") as producer:
@@ -136,6 +143,11 @@ def ledger_of(folder: Path) -> Callable[[str], SqliteParticipant]:
         connection.execute("CREATE TABLE IF NOT EXISTS payments (text TEXT)")
 
     return lambda path: SqliteParticipant(folder / path, prepare_connection=make_table)
+
+
+def worker_of(name: str, url: str) -> contextlib.AbstractContextManager[None]:
+    """A worker, for the examples that wait for a reply."""
+    return replying(url, "sums") if name in ("Reply", *ASKING) else contextlib.nullcontext()
 
 
 def is_exactly_once(name: str) -> bool:
@@ -193,24 +205,22 @@ def test_examples_of_the_async_client_run(own_broker: str, name: str, loop: str,
     async def run() -> None:
         with anyio.fail_after(TIMEOUT_S):
             async with linn.connect(own_broker) as client:
-                await settle_world(client)
                 async with async_names(name, names_wanted(example), client, tmp_path) as given:
                     await compiled(example, own_broker, given, "async def")()
 
-    anyio.run(run, backend=loop)
+    anyio.run(settle, own_broker)
+    with worker_of(name, own_broker):
+        anyio.run(run, backend=loop)
 
 
 @pytest.mark.parametrize("name", BLOCKING)
 def test_examples_of_the_blocking_client_run(own_broker: str, name: str, tmp_path: Path) -> None:
     example = re.sub(r"\b(await|async) ", "", BLOCKING[name])  # Classes of both clients await.
 
-    async def settle() -> None:
-        async with linn.connect(own_broker) as client:
-            await settle_world(client)
-
-    anyio.run(settle)
+    anyio.run(settle, own_broker)
     with linn.sync.connect(own_broker) as client:
-        with blocking_names(name, names_wanted(example), client, tmp_path) as given:
+        names = blocking_names(name, names_wanted(example), client, tmp_path)
+        with worker_of(name, own_broker), names as given:
             compiled(example, own_broker, given, "def")()
 
 

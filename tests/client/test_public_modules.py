@@ -52,7 +52,8 @@ def shown(thing: object) -> list[str]:
 
 
 CLIENT = (
-    "admin broker consumer describe env fetch find_offset options process producer shared_transactions transaction user"
+    "admin broker consumer describe env fetch find_offset options process producer reply request request_many"
+    " shared_transactions transaction user"
 )
 PRODUCER = "aclose buffered_bytes flush id message_bytes_max publish publish_many publish_nowait"
 CONSUMER = "aclose batches commit next_batch partitions pause paused pull resume run seek topics"
@@ -60,7 +61,7 @@ EXACTLY_ONCE = "aclose commit run topics"
 BATCH = "ack attempt end_offset extend leader_epoch nack partition process records reject start_offset topic values"
 MESSAGE = (
     "ack attempt batch extend headers id index key labels leader_epoch nack offset partition priority process record"
-    " reject routing_key text timestamp_ms topic value"
+    " reject reply reply_to routing_key text timestamp_ms topic value"
 )
 
 

@@ -17,7 +17,7 @@ MEMBERS: Final = (
     "heartbeat", "seek", "commit", "resolve", "resolved", "openTransactions", "openedTransactions", "addBranch",
     "settleInTransaction", "endTransaction", "challenge", "authenticate", "peerChallenge", "peerProof", "peerWelcome",
     "openLane", "closeLane", "follow", "followed", "replicate", "replicated", "peerPong",
-    "joinTransaction", "markTransaction",
+    "joinTransaction", "markTransaction", "openInbox", "inbox", "reply",
 )  # fmt: skip
 """The union of Frame, in the schema's order."""
 BYTES, POINTERS, STRUCTS = 2, 6, 7

@@ -166,7 +166,7 @@ class Conversation:
         consumer = self._consumers[asked["id"]]
         settlement = Settlement(asked.get("partition", 0), asked["delivery"], asked["first"], asked["end"], Verdict.ACK)
         if asked.get("tx"):
-            session.settle_in_transaction(self._transaction, consumer, [settlement])
+            session.transactions.settle(self._transaction, consumer, [settlement])
             return {}
         outcome = run_steps(consumer.settle([settlement]))
         for _, error in outcome.refused:
@@ -176,13 +176,13 @@ class Conversation:
         return {"commits": consumer.kind is ConsumerKind.GROUP}
 
     async def _begin(self, session: Session, asked: Asked) -> Asked:
-        self._transaction = await session.open_transactions(asked["name"], 60.0)
+        self._transaction = await session.transactions.open(asked["name"], 60.0)
         self._branch, self._written = session.take_producer_id(), 0
-        session.add_branch(*self._transaction[:2], self._branch)
+        session.transactions.add_branch(*self._transaction[:2], self._branch)
         return {"number": self._transaction[2]}
 
     async def _commit(self, session: Session, asked: Asked) -> Asked:
-        ending = session.end_transaction(self._transaction, RequestedEnd(True, [self._branch]))
+        ending = session.transactions.end(self._transaction, RequestedEnd(True, [self._branch]))
         if ending is not None:
             await ending.wait()
         return {}

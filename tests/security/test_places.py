@@ -13,6 +13,7 @@ from linn.core.connections.connections import Connections
 from linn.core.connections.listener_traffic import ListenerTraffic
 from linn.core.connections.places import Places
 from linn.core.env.env import AcceptedStream
+from linn.core.env.real.rng import RealRng
 from linn.core.errors.tree import BrokerFull, LinnError
 from linn.core.security.machine import machine_of
 
@@ -153,7 +154,7 @@ def test_no_place_is_lost_and_none_is_given_twice(steps: list[tuple[str, int]]) 
 
 
 def test_a_connection_that_makes_way_before_it_is_served_ends_when_it_is() -> None:
-    connections, places = Connections(lambda: 0.0, 1), Places(1, None, 1)
+    connections, places = Connections(lambda: 0.0, 1, RealRng()), Places(1, None, 1)
     stream, told = one("client"), list[LinnError]()
     places.take(stream)
     connections.opened(stream, ListenerTraffic("native", "capnp", places))

@@ -358,7 +358,7 @@ async def test_after_a_restart_the_name_is_taken_over_by_its_key_only(env: SimEn
 
 
 async def opened_by(session: Session, opening: int = 0) -> tuple[int, int, int]:
-    return await session.open_transactions("billing", 60.0, None, opening)
+    return await session.transactions.open("billing", 60.0, None, opening)
 
 
 @served(TOPICS)

@@ -173,6 +173,8 @@ Incoming read_member(Frame::Reader root) {
     case Frame::DESCRIPTION: return read(root.getDescription());
     case Frame::ADMINISTERED: return Administered{read_text(root.getAdministered().getResult())};
     case Frame::RESOLVED:
+    case Frame::INBOX:
+    case Frame::REPLY:
     case Frame::OPENED_TRANSACTIONS: malformed_frame("the broker answered what this client never asks");
     case Frame::HELLO:
     case Frame::AUTHENTICATE:
@@ -193,6 +195,7 @@ Incoming read_member(Frame::Reader root) {
     case Frame::PULL:
     case Frame::SETTLE:
     case Frame::DESCRIBE:
+    case Frame::OPEN_INBOX:
     case Frame::ADMINISTER: malformed_frame("the broker sent a message that only clients send");
     case Frame::PEER_CHALLENGE:
     case Frame::PEER_PROOF:

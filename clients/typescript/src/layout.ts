@@ -264,6 +264,13 @@ export const STRUCTS = {
       logsIn: ["bool", 32],
     },
   },
+  Inbox: {
+    words: 0,
+    pointers: 1,
+    fields: {
+      address: ["text", 0],
+    },
+  },
   JoinTransaction: {
     words: 5,
     pointers: 2,
@@ -514,6 +521,13 @@ export const STRUCTS = {
       logs: ["structs", 0, "LogNews"],
     },
   },
+  Reply: {
+    words: 0,
+    pointers: 1,
+    fields: {
+      to: ["text", 0],
+    },
+  },
   Resolve: {
     words: 4,
     pointers: 0,
@@ -716,4 +730,7 @@ export const MEMBERS = [
   ["peerPong", "PeerPong"],
   ["joinTransaction", "JoinTransaction"],
   ["markTransaction", "MarkTransaction"],
+  ["openInbox", null],
+  ["inbox", "Inbox"],
+  ["reply", "Reply"],
 ] as const;

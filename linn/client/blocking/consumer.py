@@ -211,7 +211,7 @@ class BaseConsumer(ClosingFacade[asynchronous.Consumer]):
             with anyio.CancelScope(deadline=deadline):
                 taken = await self._made._take(self._made._taken_max)
                 with self._lock:
-                    self._ready.extend(Batch(batch, self._settle) for batch in taken)
+                    self._ready.extend(Batch(batch, self) for batch in taken)
                 return True
         except StopAsyncIteration:
             pass
@@ -243,7 +243,7 @@ class BaseConsumer(ClosingFacade[asynchronous.Consumer]):
         return unread
 
     def _pull(self, *args: Any, **options: Any) -> list[Batch]:
-        return [Batch(batch, self._settle) for batch in self._thread.call(self._made.pull, *args, **options)]
+        return [Batch(batch, self) for batch in self._thread.call(self._made.pull, *args, **options)]
 
     def _settle(
         self, batch: asynchronous_message.Batch, first: int, end: int, verdict: Verdict, ms: int, reason: str

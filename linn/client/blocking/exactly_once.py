@@ -111,7 +111,7 @@ class BaseExactlyOnceConsumer(ClosingFacade[asynchronous.ExactlyOnceConsumer[H]]
             raise
         origin = message.batch
         if self._batch is None or self._batch._origin is not origin:
-            self._batch = Batch(origin, self._settle)
+            self._batch = Batch(origin, self)
         return Message(self._batch, message.index), handle
 
     def _run(self, handler: Callable[[Message, H], object], *, stop: StopEvent | None, reject_on: Exceptions) -> None:

@@ -12,11 +12,12 @@ from os import getpid
 from typing import Any
 from uuid import UUID
 
+from linn.client.arguments import HeadersInput
 from linn.client.blocking.facade import ClosingFacade
 from linn.client.blocking.loop_thread import LoopThread
 from linn.client.produce import producer as asynchronous
 from linn.client.produce.open_batch import RECORD_BYTES, Prepared
-from linn.client.produce.properties import HeadersInput, checked
+from linn.client.produce.properties import checked
 from linn.core.batch.record import Labels
 from linn.core.errors.tree import ClientClosed, LimitExceeded
 

@@ -62,11 +62,15 @@ _DRAIN_S_MAX = 60.0
 """Longest wait after the broker's goodbye for it to close the connection, once all is answered and settled."""
 
 
+INBOX = -1
+"""Key of the receiver of replies in `Connection.subscriptions`."""
+
+
 class Pushed(Protocol):
-    """Receiver of messages that the broker pushes for one subscription."""
+    """Receiver of messages that the broker pushes for one subscription, or for the inbox."""
 
     def pushed(self, message: Message, batches: list[RecordBatch]) -> None:
-        """Take a `Deliver`, `LeaseEnded`, `Assigned` or `Ended`."""
+        """Take a `Deliver`, `LeaseEnded`, `Assigned` or `Ended`; for the inbox, a `Reply`."""
 
 
 class Attended(Protocol):
@@ -421,7 +425,7 @@ class Connection:
         elif type(message) is Failed:
             raise error_of(message)
         elif type(message) is not Pong:
-            taker = self.subscriptions.get(getattr(message, "subscription", -1))
+            taker = self.subscriptions.get(getattr(message, "subscription", INBOX))
             if taker is not None:  # A push may cross with the end of its subscription.
                 taker.pushed(message, batches)
 

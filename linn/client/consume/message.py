@@ -6,12 +6,17 @@ from collections.abc import Callable, Iterator
 from itertools import repeat
 from typing import NamedTuple, Protocol
 
+from linn.client.arguments import HeadersInput, checked_headers
+from linn.client.connection.connection import Connection
+from linn.client.connection.replying import is_delivered
 from linn.client.consume.processing import OnError, Processing
 from linn.client.consume.received import ReceivedBatch, ReceivedMessage
 from linn.client.consume.settling import Delivery, PendingSettlement, Settled
 from linn.core.batch.batch import RecordBatch
 from linn.core.errors.tree import SubscriptionWrongKind
 from linn.wire.messages import Verdict
+
+NO_REPLY = "fetched records have no consumer that could reply: use client.reply(message.reply_to, ...)"
 
 
 class Source(Protocol):
@@ -23,6 +28,7 @@ class Source(Protocol):
     """Whether the broker expects acks."""
     last_ack: PendingSettlement | None
     """The latest settlement, if it is an unsent ack."""
+    connection: Connection
     check_loop: Callable[[], None]
     """Check that raises ClientUnreachable in any other event loop or thread than the client's."""
 
@@ -114,6 +120,17 @@ class Batch(ReceivedBatch):
             raise SubscriptionWrongKind("fetched records can't be settled: no consumer received them")
         return subscription.settle(delivery, self._offset(first), self._offset(end), verdict, ms, reason)
 
+    async def _reply(self, index: int, value: bytes | None, headers: HeadersInput | None) -> bool:
+        """Reply to a record by index; see `Message.reply`."""
+        subscription = self._subscription
+        if subscription is None:
+            raise SubscriptionWrongKind(NO_REPLY)
+        subscription.check_loop()
+        message, checked = Message(self, index), checked_headers(headers)
+        if message.reply_to is None:
+            return False
+        return await is_delivered(subscription.connection, message.reply_to, value, checked, message.id)
+
     def _is_wanted(self) -> bool:
         """Tell whether the batch is still to be handed out: its lease or its partition may be lost."""
         return self._subscription is None or self._subscription.wants(self)
@@ -177,6 +194,22 @@ class Message(ReceivedMessage, gc=False, eq=False, frozen=True):
             await message.extend(lease_ms=60_000)
         """
         return self.batch._settle(self.index, self.index + 1, Verdict.EXTEND, lease_ms)
+
+    async def reply(self, value: bytes | None, *, headers: HeadersInput | None = None) -> bool:
+        """Reply to the program that waits in `Client.request`; return whether the reply has reached it.
+
+        It has not if the message asks for no reply, if the requester is gone or does not read, and perhaps if a
+        connection was lost. A reply settles nothing: ack the message as well. A message that is delivered again is
+        replied to again, and a requester takes the first reply.
+
+        Raises MessageInvalid, MessageTooLarge; SubscriptionWrongKind: the message was fetched, see `Client.reply`.
+        Cancellation: the reply may have been sent.
+
+        Example:
+            await message.reply(message.text.upper().encode())
+            await message.ack()
+        """
+        return await self.batch._reply(self.index, value, headers)
 
     def process(self, on_error: OnError = "nack", delay_ms: int = 0) -> Processing[Message]:
         """Settle when an `async with` block is left: ack, or nack or reject if the block raises.

@@ -10,6 +10,7 @@ from uuid import UUID
 
 import msgspec
 
+from linn.client.connection.replying import address_in
 from linn.client.consume.settling import Delivery
 from linn.core.batch.batch import RecordBatch
 from linn.core.batch.record import Headers, LabelValue, Record
@@ -131,6 +132,11 @@ class ReceivedMessage(msgspec.Struct, gc=False, eq=False, frozen=True):
     def headers(self) -> Headers:
         """(name, value) pairs in order; names may repeat."""
         return self.batch.records.headers(self.index)
+
+    @property
+    def reply_to(self) -> str | None:
+        """The address for replies, of a message that `Client.request` has published; otherwise None."""
+        return address_in(self.headers)
 
     @property
     def id(self) -> UUID:

@@ -12,10 +12,10 @@ from uuid import UUID
 
 import anyio
 
-from linn.client.arguments import I64_MAX, checked_number
+from linn.client.arguments import I64_MAX, HeadersInput, as_bytes, checked_headers, checked_number
 from linn.client.connection.answer import again
 from linn.client.produce.confirmation import Confirmation, places_among
-from linn.client.produce.properties import HeadersInput, as_bytes, checked_headers, checked_pair, index_pairs
+from linn.client.produce.properties import checked_pair, index_pairs
 from linn.client.produce.receipt import BulkReceipt, Offsets
 from linn.core.batch.batch import Codec, RecordBatch
 from linn.core.batch.builder import BatchColumns, build_batch

@@ -17,6 +17,7 @@ from uuid import UUID
 
 import anyio.lowlevel
 
+from linn.client.arguments import HeadersInput, as_bytes
 from linn.client.connection.connection import Connection
 from linn.client.connection.connector import Connector
 from linn.client.connection.metadata import TopicRefresh, describe
@@ -26,7 +27,7 @@ from linn.client.produce.bulk import Bulk, BulkColumns
 from linn.client.produce.confirmation import Confirmation, is_among, offset_at, places_among
 from linn.client.produce.lane import Identity
 from linn.client.produce.open_batch import RECORD_BYTES, OpenBatch, Prepared
-from linn.client.produce.properties import PLAIN, HeadersInput, Properties, as_bytes, checked, checked_numbers, size_of
+from linn.client.produce.properties import PLAIN, Properties, checked, checked_numbers, size_of
 from linn.client.produce.receipt import BulkReceipt, Receipt
 from linn.core.batch.batch import Codec
 from linn.core.batch.record import Labels

@@ -5,19 +5,18 @@ The checks cover everything for which `build_batch` would refuse a whole batch.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from functools import lru_cache
 from typing import Any, NamedTuple
 from uuid import UUID
 
-from linn.client.arguments import I64_MAX, U32_MAX, checked_number
+from linn.client.arguments import I64_MAX, U32_MAX, HeadersInput, as_bytes, checked_headers, checked_number
 from linn.core.batch.record import Headers, Labels
 from linn.core.batch.routes import NO_PAIR, Pair, encode_routes
-from linn.core.errors.tree import LinnError, MessageInvalid
+from linn.core.errors.tree import MessageInvalid
 
 HEADER_BYTES = 16
 """Offsets of one header in its columns."""
-HeadersInput = Mapping[str, bytes | None] | Iterable[tuple[str, bytes | None]]
 
 
 class Properties(NamedTuple):
@@ -34,15 +33,6 @@ class Properties(NamedTuple):
 
 
 PLAIN = Properties()
-
-
-def as_bytes(value: object, what: str) -> bytes:
-    """Copy a bytes-like `value` to bytes. Raises MessageInvalid for any other type."""
-    if type(value) is bytes:
-        return value
-    if isinstance(value, bytes | bytearray | memoryview):
-        return bytes(value)
-    raise MessageInvalid(f"{what} must be bytes, not {type(value).__name__}")
 
 
 def checked_pair(routing_key: str, labels: Labels | None) -> Pair:
@@ -77,23 +67,6 @@ def _checked_pair(routing_key: str, items: tuple[tuple[str, Any], ...], types: t
     pair = Pair(routing_key, tuple(sorted(items)))
     encode_routes((pair,))
     return pair
-
-
-def checked_headers(headers: HeadersInput | None) -> Headers:
-    """Check headers; return them in order. Raises MessageInvalid."""
-    if not headers:
-        return ()
-    try:
-        entries = tuple(headers.items() if isinstance(headers, Mapping) else headers)
-        for name, value in entries:
-            name.encode()
-            if value is not None and type(value) is not bytes:
-                raise MessageInvalid(f"header {name!r} must be bytes or None, not {type(value).__name__}")
-    except LinnError:
-        raise
-    except (TypeError, ValueError, AttributeError) as error:
-        raise MessageInvalid(f"headers must be (text, bytes) pairs or a mapping: {error}") from error
-    return entries
 
 
 def checked_numbers(priority: int, delay_ms: int, ttl_ms: int, timestamp_ms: int | None) -> None:

@@ -13,10 +13,10 @@ import logging
 from collections.abc import Awaitable, Callable, Iterable, Iterator, Sequence
 from typing import Any, NamedTuple
 
+from linn.client.arguments import HeadersInput
 from linn.client.consume.consumer import Consumer
 from linn.client.consume.message import Batch, Message
 from linn.client.consume.subscription import Subscription
-from linn.client.produce.properties import HeadersInput
 from linn.client.transactions.transaction import Transaction
 from linn.core.batch.record import Labels
 from linn.core.errors.tree import (

@@ -137,7 +137,7 @@ class Broker:
             self.publisher.joins = self.cluster_transactions.participant
         self.turns: FairTurns = FairTurns(env.clock.monotonic)
         """Turns of busy connections."""
-        self.connections = Connections(env.clock.monotonic, config.broker.user_connections_max)
+        self.connections = Connections(env.clock.monotonic, config.broker.user_connections_max, env.rng)
         self.certificates = Certificates(config.tls, env.disk, env.clock)
         self.token_file = TokenFile(config.tokens, env.disk)
         threads = env.threads.run

@@ -10,6 +10,7 @@ from typing import Any
 import trio
 
 from linn.core.batch.steps import Steps
+from linn.core.connections.inboxes import Inboxes
 from linn.core.connections.listener_traffic import (
     End,
     ListenerTraffic,
@@ -17,7 +18,7 @@ from linn.core.connections.listener_traffic import (
     ReadSubscriptions,
     ReadTraffic,
 )
-from linn.core.env.env import AcceptedStream
+from linn.core.env.env import AcceptedStream, Rng
 from linn.core.errors.texts import counted
 from linn.core.errors.tree import BrokerFull, ConnectionClosed, ConnectionUnknown, LinnError
 from linn.core.ports.principal import NOT_LOGGED_IN, Principal
@@ -33,7 +34,7 @@ SUBSCRIPTIONS_SHOWN_MAX = 100
 class Connections:
     """The connections of all listeners."""
 
-    def __init__(self, monotonic: Callable[[], float], user_connections_max: int) -> None:
+    def __init__(self, monotonic: Callable[[], float], user_connections_max: int, rng: Rng) -> None:
         """`user_connections_max`: limit of the connections of a user that has logged in and has no limit of its own."""
         self.traffic: dict[str, ListenerTraffic] = {}
         """Traffic by listener."""
@@ -41,6 +42,8 @@ class Connections:
         """Set when the broker begins to stop."""
         self.drained = trio.Event()
         """Set when a stop no longer waits for any client: monitoring connections end now."""
+        self.inboxes = Inboxes(rng)
+        """The addresses of those connections that have asked for one."""
         self._monotonic = monotonic
         self._user_connections_max = user_connections_max
         self._streams: dict[AcceptedStream, ListenerTraffic] = {}

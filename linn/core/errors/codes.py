@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from linn.core.errors import auth, cluster, metadata, peers, replication, tls  # noqa: F401  Parts of the tree.
+from linn.core.errors import auth, cluster, inboxes, metadata, peers, replication, tls  # noqa: F401  Parts of the tree.
 from linn.core.errors.tree import LinnError
 
 

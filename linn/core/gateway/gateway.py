@@ -123,11 +123,15 @@ class Gateway:
         """
         return self._logins.begin(self.connections.login_rules(stream), peer_of(stream), asks=asks)
 
-    def session(self, principal: Principal) -> Session:
-        """Open a principal's session for one connection; leave it with `async with`, or `aclose`."""
+    def session(self, principal: Principal, *, forwards: bool = True) -> Session:
+        """Open a principal's session for one connection; leave it with `async with`, or `aclose`.
+
+        `forwards`: whether its requests may go on to other brokers of the cluster.
+        """
         access = self._rooms.policy.access(principal.name, principal.roles)
 
         def refused(need: Need) -> None:
             self._rooms.audit.seen(f"{need.operation} {need.kind}", principal, need.name, Forbidden.code)
 
-        return Session(self._rooms, principal._replace(access=access.of_session(refused)), self.links)
+        principal = principal._replace(access=access.of_session(refused))
+        return Session(self._rooms, self.connections.inboxes, principal, self.links, forwards=forwards)

@@ -12,6 +12,7 @@ from typing import Any, Protocol
 from linn.core.batch.steps import Steps
 from linn.core.errors.tree import LinnError
 from linn.core.gateway.elsewhere import ReadLinks
+from linn.core.gateway.inbox import InboxLinks
 from linn.core.ports.principal import Principal
 
 
@@ -62,5 +63,5 @@ class ConsumerLinks(Protocol):
         """
 
 
-class SessionLinks(ReadLinks, ConsumerLinks, Protocol):
+class SessionLinks(ReadLinks, ConsumerLinks, InboxLinks, Protocol):
     """Links for the requests that a session passes on by itself."""

@@ -37,3 +37,9 @@ class Rooms:
     audit: AuditTrail
     cluster_transactions: ClusterTransactions | None = None
     """The broker's part in the transactions of its cluster; None: it is alone."""
+
+    @property
+    def node(self) -> int:
+        """The broker's number in its cluster; 0: it is in none."""
+        cluster = self.administration.cluster
+        return cluster.number if cluster is not None else 0

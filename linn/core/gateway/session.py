@@ -6,15 +6,15 @@ are made here, once per request or batch.
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from types import TracebackType
-from typing import Any, TypeVar
+from typing import TypeVar
 
 import trio
 
 from linn.core.batch.steps import Steps
+from linn.core.connections.inboxes import Inboxes
 from linn.core.delivery.consumer import AnyConsumer, Consumer, OnAssigned, do_nothing
-from linn.core.delivery.settlement import Settlement
 from linn.core.delivery.vocabulary import Place
 from linn.core.env.env import Spawn
 from linn.core.errors.auth import Forbidden
@@ -27,11 +27,12 @@ from linn.core.errors.tree import (
 )
 from linn.core.gateway.elsewhere import Bounds, BoundsElsewhere, FetchElsewhere, PeerReader
 from linn.core.gateway.fetch import Fetch
+from linn.core.gateway.inbox import SessionInbox
 from linn.core.gateway.legs import Door, Leg, SessionLinks
 from linn.core.gateway.requests import FetchRequest, Subscribed, SubscribeRequest, TopicBounds
 from linn.core.gateway.rooms import Rooms
+from linn.core.gateway.session_transactions import SessionTransactions
 from linn.core.gateway.subscribing import consumer_of, is_missing, make_missing, needs_of, partitions_read, selection_of
-from linn.core.groups.member import GroupMember
 from linn.core.log.selection import Selection
 from linn.core.log.uncommitted import UncommittedView
 from linn.core.metrics.registry import Family
@@ -39,14 +40,10 @@ from linn.core.ports.principal import Principal
 from linn.core.publish.producer_ids import OwnedProducers
 from linn.core.publish.publish_lane import PublishLane
 from linn.core.publish.request import PublishAnswers, PublishRequest, PublishResult
-from linn.core.queue.consumer import QueueConsumer
 from linn.core.queue.unsettled import Unsettled
 from linn.core.routing.record_filter import RecordFilter
 from linn.core.topics.topic import Topic
-from linn.core.transactions.cluster_transactions import ClusterTransactions, TransactionLinks
-from linn.core.transactions.ending import Ending
-from linn.core.transactions.producer import Awaits, Owner, RequestedEnd, TransactionId
-from linn.rights import BROKER, BROWSE, CONFIGURE, CONSUME, SEE, TOPIC, TRANSACTION, USE, Need
+from linn.rights import BROKER, BROWSE, CONFIGURE, CONSUME, SEE, TOPIC, Need
 from linn.verbs import VERBS
 
 PARTITIONS_READ_MAX = 32_768
@@ -78,12 +75,22 @@ class Session:
         "_reader",
         "_rooms",
         "forwards",
+        "inbox",
         "principal",
         "quota",
+        "transactions",
     )
 
-    def __init__(self, rooms: Rooms, principal: Principal, links: SessionLinks | None = None) -> None:
-        """`links`: to the other brokers of the cluster; None: there are none."""
+    def __init__(
+        self,
+        rooms: Rooms,
+        inboxes: Inboxes,
+        principal: Principal,
+        links: SessionLinks | None = None,
+        *,
+        forwards: bool = True,
+    ) -> None:
+        """`links`: to the other brokers of the cluster; None: there are none. `forwards`: see the attribute."""
         self.principal = principal
         self._access = principal.access
         self._rooms = rooms
@@ -102,8 +109,11 @@ class Session:
         self._links = links
         self._reader: PeerReader | None = None
         """Reads at other brokers; None: nothing has been read there."""
-        self.forwards = True
+        self.forwards = forwards
         """Whether requests may go on to the broker that leads their topic: not if they came from another broker."""
+        self.transactions = SessionTransactions(rooms, principal, self._producers, forwards=forwards)
+        limits = rooms.publisher.limits
+        self.inbox = SessionInbox(inboxes, rooms.node, limits, principal, links if forwards else None)
 
     # --- rights that an authorizer decides ---
 
@@ -121,13 +131,7 @@ class Session:
         is called later. Methods that wait do this themselves. Raises what the call raises. Cancellation: it is not
         called again.
         """
-        while True:
-            try:
-                return call()
-            except Forbidden as error:
-                if not error.undecided:
-                    raise
-                await self.decide(error.undecided)
+        return await self._access.decided(call)
 
     # --- looking ---
 
@@ -167,8 +171,7 @@ class Session:
         bounds = [
             (partition.start_offset, partition.high_watermark) for _, partition in sorted(topic.partitions.items())
         ]
-        cluster = self._rooms.administration.cluster
-        leader = cluster.number if cluster is not None else 0
+        leader = self._rooms.node
         epoch = max([partition.leader_epoch for partition in topic.partitions.values()], default=0)
         if topic.led_by is not None:
             told, elsewhere_led = elsewhere.get(name, ()), topic.led_by()
@@ -333,6 +336,7 @@ class Session:
     def disconnect(self) -> None:
         """End all consumers because the connection was lost; `aclose` does the lengthy part. Idempotent."""
         self._ended = True
+        self.inbox.close()
         if self._reader is not None:
             self._reader.close()
         consumers, self._consumers = self._consumers, {}
@@ -433,138 +437,6 @@ class Session:
         if place != Place.TIME:
             raise RequestUnknown(f"place {place} is not known to this version")
         return min(await found.log.offset_at(timestamp_ms), found.stable_offset)
-
-    # --- transactions ---
-
-    async def open_transactions(
-        self, name: str, timeout_s: float, owner: tuple[int, int] | None = None, opening: int = 0
-    ) -> tuple[int, int, int]:
-        """Take over a name of transactions; returns producer id, epoch, and the number of the next transaction.
-
-        The session owns the producer id from then on. `owner`: only if this producer id, which the session owns, and
-        epoch still own the name. `opening`: see `TransactionCoordinator.open`.
-
-        Raises Forbidden, DeliveryError, LimitExceeded, ProducerForeign, TransactionBusy, TransactionFenced,
-        StorageError; NotLeader: another broker coordinates the transactions of the cluster.
-        """
-        await self.decided(lambda: self._access.check(USE, TRANSACTION, name))
-        user = self.principal.name
-        if owner is not None:
-            self._producers.check(owner[0])
-        self._producers.check_room()
-        taken_over = Owner(*owner, user) if owner is not None else None
-        cluster, asked = self._rooms.cluster_transactions, (name, timeout_s, user, taken_over, opening)
-        if cluster is not None:
-            opened = await cluster.coordinator.open_name(*asked)
-        else:
-            opened = await self._rooms.transactions.open(*asked)
-        self._producers.give(opened.producer_id)
-        return opened.producer_id, opened.epoch, opened.number
-
-    def add_branch(self, producer_id: int, epoch: int, branch: int) -> Awaits:
-        """Let a producer write in a client's transactions; returns the marks to wait for. The session owns both ids.
-
-        Raises ProducerForeign, TransactionError, LimitExceeded, StorageError.
-        """
-        self._producers.check(branch)
-        return self._rooms.transactions.add_branch(self._owner(producer_id, epoch), branch)
-
-    def settle_in_transaction(
-        self, owner: tuple[int, int, int], consumer: AnyConsumer, settlements: Sequence[Settlement]
-    ) -> Awaits:
-        """Ack records of a queue, or commit offsets of a group's member, when a transaction is committed; returns the
-        marks to wait for.
-
-        `owner`: producer id, which the session owns, epoch and number. Raises ProducerForeign, TransactionError,
-        LimitExceeded, SubscriptionWrongKind, StorageError, and the errors of `Consumer.settle`.
-        """
-        transactions, transaction = self._rooms.transactions, self._transaction(owner)
-        if isinstance(consumer, QueueConsumer):
-            return transactions.hold(transaction, consumer, settlements)
-        if isinstance(consumer, GroupMember):
-            awaits: Awaits = ()
-            for settled in settlements:
-                place = settled.partition, settled.delivery_id, settled.end
-                awaits = transactions.commit_offset(transaction, consumer, *place)
-            return awaits
-        raise SubscriptionWrongKind("a reader without a group has nothing to settle in a transaction")
-
-    def end_transaction(self, owner: tuple[int, int, int], end: RequestedEnd) -> Ending | None:
-        """Commit a transaction, or abort it.
-
-        `owner`: as for `settle_in_transaction`. Returns and raises as `TransactionCoordinator.end_nowait`; raises
-        ProducerForeign as well.
-        """
-        return self._rooms.transactions.end_nowait(self._transaction(owner), end)
-
-    # --- transactions over brokers ---
-
-    @property
-    def is_clustered(self) -> bool:
-        """Whether the broker is one of a cluster, which may have its transactions coordinated by another one."""
-        return self._rooms.cluster_transactions is not None
-
-    async def at_coordinator(self, here: Callable[[], Awaitable[T]], request: Any) -> T:
-        """Carry out a request about transactions: `here`, or at the broker that coordinates them, which gets `request`
-        as the protocol has it, and answers with what `here` returns.
-
-        Raises what `here` raises; NotLeader, PeerError: there was no answer for a while, and it may have been carried
-        out. Cancellation: likewise.
-        """
-        cluster = self._rooms.cluster_transactions
-        if cluster is None or not self.forwards:
-            return await here()
-        principal = self.principal
-
-        async def there(links: TransactionLinks, node: int) -> T:
-            answer: T = await links.transact(node, principal, request)
-            return answer
-
-        return await cluster.at_coordinator(here, there)
-
-    def check_branch(self, branch: int) -> None:
-        """Check that a producer is this session's, unless the broker of its client has. Raises ProducerForeign."""
-        if self.forwards:
-            self._producers.check(branch)
-
-    async def announce(self, producer_id: int, epoch: int, branch: int) -> None:
-        """Let a producer write in a client's transactions, as `add_branch`, at the broker that coordinates them."""
-        await self._clustered().coordinator.announce(self._owner(producer_id, epoch), branch)
-
-    async def settle_over_brokers(
-        self, owner: tuple[int, int, int], consumer: AnyConsumer, settlements: Sequence[Settlement]
-    ) -> Awaits:
-        """Settle in a transaction, as `settle_in_transaction`, at the broker that leads the consumer's topic.
-
-        Returns the marks to wait for. Raises NotLeader, PeerError as well.
-        """
-        if not isinstance(consumer, QueueConsumer | GroupMember):
-            raise SubscriptionWrongKind("a reader without a group has nothing to settle in a transaction")
-        topic = self._rooms.catalog.led_topic(consumer.topic)
-        return await self._clustered().participant.settle(self._transaction(owner), topic, consumer, settlements)
-
-    async def end_over_brokers(self, owner: tuple[int, int, int], end: RequestedEnd) -> None:
-        """Commit a transaction or abort it, as `end_transaction`, at the broker that coordinates, and wait for it.
-
-        Raises NotLeader as well.
-        """
-        await self._clustered().coordinator.end(self._transaction(owner), end)
-
-    def _clustered(self) -> ClusterTransactions:
-        assert self._rooms.cluster_transactions is not None, "the broker is one of a cluster"
-        return self._rooms.cluster_transactions
-
-    def _owner(self, producer_id: int, epoch: int) -> Owner:
-        """The owner of a name with these numbers. Raises ProducerForeign: it is not this session's; Forbidden."""
-        self._producers.check(producer_id)
-        if name := self._rooms.transactions.name_with(producer_id):
-            self._access.check_all([Need(USE, TRANSACTION, name)])
-        return Owner(producer_id, epoch, self.principal.name)
-
-    def _transaction(self, owner: tuple[int, int, int]) -> TransactionId:
-        """The transaction with these numbers. Raises ProducerForeign: it is not this session's."""
-        producer_id, epoch, number = owner
-        return TransactionId(*self._owner(producer_id, epoch), number)
 
     # --- administration ---
 

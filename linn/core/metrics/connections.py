@@ -1,4 +1,4 @@
-"""The metrics of listeners, and of each connection while it is open."""
+"""The metrics of listeners, of each connection while it is open, and of replies."""
 
 from __future__ import annotations
 
@@ -127,5 +127,26 @@ CONNECTION_METRICS: tuple[Metric, ...] = (
         "gauge",
         "Publishes of the connection that wait for room in a topic.",
         lambda traffic: traffic.held_bytes,
+    ),
+    Metric(
+        "linn_inboxes",
+        "gauge",
+        (),
+        "Connections that have opened an inbox for replies to their requests.",
+        lambda broker: [((), len(broker.connections.inboxes))],
+    ),
+    Metric(
+        "linn_replies_total",
+        "counter",
+        (),
+        "Replies that were passed to the connections of their requesters.",
+        lambda broker: [((), broker.connections.inboxes.delivered)],
+    ),
+    Metric(
+        "linn_replies_dropped_total",
+        "counter",
+        (),
+        "Replies that were refused, as the requester was gone or did not read.",
+        lambda broker: [((), broker.connections.inboxes.dropped)],
     ),
 )

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from copy import copy
-from typing import Any
+from typing import Any, TypeVar
 
 from linn.core.errors.auth import Forbidden
 from linn.core.errors.names import AUDIT_TOPIC
@@ -20,6 +20,8 @@ OWN_TOPICS = (AUDIT_TOPIC, TRANSACTIONS_TOPIC)
 """The audit trail, and the log of a cluster's transactions: who may audit may read them, and only linn alters them."""
 ANSWERS_MAX = 16_384
 """Limit of the remembered answers of one user, each of about 200 bytes; names may come from the client."""
+
+T = TypeVar("T")
 
 
 def _ignore(_: Need) -> None:
@@ -112,6 +114,19 @@ class Access:
 
     async def decide(self, needs: Iterable[Need]) -> None:
         """Wait until it is decided whether the user has these rights: by rules it always is."""
+
+    async def decided(self, call: Callable[[], T]) -> T:
+        """Call a function that checks rights; again, while an authorizer had to be asked for some of them.
+
+        Raises what the call raises. Cancellation: it is not called again.
+        """
+        while True:
+            try:
+                return call()
+            except Forbidden as error:
+                if not error.undecided:
+                    raise
+                await self.decide(error.undecided)
 
     async def settle(self) -> None:
         """Wait until no authorizer is being asked about the user."""

@@ -43,6 +43,7 @@ from linn.protocols.capnp.keepalive import Keepalive, KeptSession, wait_while
 from linn.protocols.capnp.outbox import Outbox
 from linn.protocols.capnp.publishing import Publishing
 from linn.protocols.capnp.reading import Reading
+from linn.protocols.capnp.replying import Receiving
 from linn.protocols.capnp.responder import Responder
 from linn.protocols.capnp.subscribing import Subscribing
 from linn.protocols.capnp.transacting import Transacting
@@ -90,6 +91,7 @@ class Conversation:
         "_quota",
         "_reading",
         "_received_bytes",
+        "_receiving",
         "_renews",
         "_reservation",
         "_responder",
@@ -132,6 +134,7 @@ class Conversation:
         self._reading = Reading(self._responder)
         self._administering = Administering(self._responder, self._subscribing, partial(gateway.nodes, stream))
         self._transacting = Transacting(self._responder, self._subscribing)
+        self._receiving = Receiving(self._responder, self._outbox)
         self._heard = True
         self._missed = self._heard_bytes = self._in_a_row = 0
         self._received_bytes = handshake.received_bytes
@@ -493,6 +496,8 @@ _HANDLERS: Mapping[type[m.Message], tuple[str, Callable[[Any, Event], None]]] = 
     m.EndTransaction: ("_transacting", Transacting.end),
     m.OpenTransactions: ("_transacting", Transacting.open),
     m.AddBranch: ("_transacting", Transacting.add_branch),
+    m.OpenInbox: ("_receiving", Receiving.open),
+    m.Reply: ("_receiving", Receiving.reply),
     m.Describe: ("_administering", Administering.describe),
     m.Administer: ("_administering", Administering.administer),
     m.Authenticate: ("", Conversation._log_in_again),

@@ -66,10 +66,10 @@ class Transacting:
 
             async def here() -> m.OpenedTransactions:
                 timeout_s = message.timeout_ms / 1000
-                opened = await session.open_transactions(message.name, timeout_s, owner, message.opening)
+                opened = await session.transactions.open(message.name, timeout_s, owner, message.opening)
                 return m.OpenedTransactions(*opened, session.producer_key(opened[0]))
 
-            answer = await session.at_coordinator(here, self._keyed(message))
+            answer = await session.transactions.at_coordinator(here, self._keyed(message))
             session.claim_producer_id(answer.producer_id, answer.producer_key)
             self._names.add(message.name)
             responder.reply(event.correlation, answer)
@@ -85,13 +85,14 @@ class Transacting:
         assert isinstance(message, m.AddBranch)
         self._claim(message)
         numbers, session = (message.producer_id, message.epoch, message.branch), self._responder.session
-        if not session.is_clustered:
-            self._responder.when_passed(session.add_branch(*numbers), event.correlation, m.Done())
+        if not session.transactions.is_clustered:
+            self._responder.when_passed(session.transactions.add_branch(*numbers), event.correlation, m.Done())
             return
-        session.check_branch(message.branch)
+        session.transactions.check_branch(message.branch)
 
         async def work() -> None:
-            await session.at_coordinator(lambda: session.announce(*numbers), self._keyed(message))
+            here = partial(session.transactions.announce, *numbers)
+            await session.transactions.at_coordinator(here, self._keyed(message))
             self._responder.reply(event.correlation, m.Done())
 
         self._responder.in_task(event, work)
@@ -114,13 +115,13 @@ class Transacting:
             return
         consumer = self._subscribing.consumer(message.subscription)
         settlements = [self._subscribing.settlement(entry) for entry in message.entries]
-        if not session.is_clustered:
-            awaits = session.settle_in_transaction(owner, consumer, settlements)
+        if not session.transactions.is_clustered:
+            awaits = session.transactions.settle(owner, consumer, settlements)
             self._responder.when_passed(awaits, event.correlation, m.Done())
             return
 
         async def work() -> None:
-            for mark, end in await session.settle_over_brokers(owner, consumer, settlements):
+            for mark, end in await session.transactions.settle_over_brokers(owner, consumer, settlements):
                 await mark.wait(end)
             self._responder.reply(event.correlation, m.Done())
 
@@ -141,16 +142,16 @@ class Transacting:
         self._claim(message)
         owner, session = (message.producer_id, message.epoch, message.number), responder.session
         how = RequestedEnd(message.is_commit, message.branches, message.sequence, message.identity)
-        if session.is_clustered:
+        if session.transactions.is_clustered:
 
             async def pass_on() -> None:
-                here = partial(session.end_over_brokers, owner, how)
-                await session.at_coordinator(here, self._keyed(message))
+                here = partial(session.transactions.end_over_brokers, owner, how)
+                await session.transactions.at_coordinator(here, self._keyed(message))
                 responder.reply(event.correlation, m.Done())
 
             responder.in_task(event, pass_on)
             return
-        ending = session.end_transaction(owner, how)
+        ending = session.transactions.end(owner, how)
         if ending is None:
             responder.reply(event.correlation, m.Done())
             return

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from datetime import datetime
-from typing import Literal, overload
+from typing import Any, Literal, overload
 from uuid import UUID
 
+from linn.client.arguments import HeadersInput
 from linn.client.blocking.client import BaseClient
 from linn.client.blocking.exactly_once import H
 from linn.client.blocking.generated.consumer import Consumer
@@ -25,12 +26,14 @@ from linn.client.client import (
     TRANSACTION_TIMEOUT_S,
     Isolation,
 )
+from linn.client.connection.replying import Reply
 from linn.client.consume.consumer import Mode
 from linn.client.consume.start_position import Start
 from linn.client.login import Password, Token
 from linn.client.options import ClientOptions, Tls
 from linn.client.participants.participant import Participant
 from linn.client.produce.producer import AcksName
+from linn.client.requesting import REPLIES_MAX, REQUEST_TIMEOUT_S
 from linn.wire.messages import Description
 
 
@@ -373,6 +376,83 @@ class Client(BaseClient):
             print(prices.kind, len(prices.partitions))
         """
         return self._thread.call(self._made.describe, *topics)
+
+    def request(
+        self,
+        topic: str | None,
+        value: bytes | None,
+        *,
+        exchange: str | None = None,
+        timeout_s: float = REQUEST_TIMEOUT_S,
+        **properties: Any,
+    ) -> Reply:
+        """Publish a request, and return the first reply to it; `properties` as `Producer.publish`.
+
+        The reply comes over this client's connection, is stored nowhere, and arrives at most once. A request that no
+        topic takes fails at once, unless `mandatory` is False.
+
+        Raises:
+            NoReply: none came within `timeout_s`: there is no worker, or it is slow, or its reply was lost.
+            ConnectionLost: the connection for the reply was lost.
+            Unroutable, LinnError: as `Producer.publish`.
+        After the first two, the request may be carried out. A program that asks again under the same `id` lets workers
+        recognise it.
+        Interruption: the request may be carried out, and its reply is dropped.
+
+        Example:
+            reply = client.request("sums", b"1 + 2", timeout_s=5)
+            print(reply.text)
+        """
+        return self._thread.call(self._made.request, topic, value, exchange=exchange, timeout_s=timeout_s, **properties)
+
+    def request_many(
+        self,
+        topic: str | None,
+        value: bytes | None,
+        *,
+        exchange: str | None = None,
+        replies_max: int = REPLIES_MAX,
+        timeout_s: float = REQUEST_TIMEOUT_S,
+        **properties: Any,
+    ) -> list[Reply]:
+        """Publish a request to several workers, and return the replies that come within `timeout_s`.
+
+        It returns earlier with `replies_max` replies, and may return none. For an exchange that leads to the queues of
+        several services. See `request` for the rest.
+
+        Raises ConnectionLost: the connection for the replies was lost; and as `Producer.publish`.
+        Interruption: as `request`.
+
+        Example:
+            replies = client.request_many("sums", b"1 + 2", replies_max=1, timeout_s=5)
+            print([reply.text for reply in replies])
+        """
+        return self._thread.call(
+            self._made.request_many,
+            topic,
+            value,
+            exchange=exchange,
+            replies_max=replies_max,
+            timeout_s=timeout_s,
+            **properties,
+        )
+
+    def reply(self, to: str, value: bytes | None, *, headers: HeadersInput | None = None) -> None:
+        """Reply to a request by its address, the `reply_to` of its message: now or later, from any client.
+
+        To know the address is the right to reply, for as long as the requester's connection lasts.
+
+        Raises InboxUnknown: the requester is gone, or the address was never given out; InboxFull: it does not read;
+        MessageInvalid, MessageTooLarge, ConnectionLost, RequestTimeout.
+        PeerError: the reply may have reached a requester at another broker.
+        Interruption: the reply may have been sent.
+
+        Example:
+            message = next(consumer)
+            if message.reply_to is not None:
+                client.reply(message.reply_to, b"3")
+        """
+        self._thread.call(self._made.reply, to, value, headers=headers)
 
 
 def connect(

@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from itertools import repeat
 from typing import NamedTuple
 
+from linn.client.arguments import HeadersInput
 from linn.client.blocking.generated.processing import Processing
 from linn.client.blocking.message import BaseBatch
 from linn.client.blocking.settling import Settled
@@ -115,6 +116,22 @@ class Message(ReceivedMessage, gc=False, eq=False, frozen=True):
             message.extend(lease_ms=60_000)
         """
         return self.batch._settle(self.index, self.index + 1, Verdict.EXTEND, lease_ms)
+
+    def reply(self, value: bytes | None, *, headers: HeadersInput | None = None) -> bool:
+        """Reply to the program that waits in `Client.request`; return whether the reply has reached it.
+
+        It has not if the message asks for no reply, if the requester is gone or does not read, and perhaps if a
+        connection was lost. A reply settles nothing: ack the message as well. A message that is delivered again is
+        replied to again, and a requester takes the first reply.
+
+        Raises MessageInvalid, MessageTooLarge; SubscriptionWrongKind: the message was fetched, see `Client.reply`.
+        Interruption: the reply may have been sent.
+
+        Example:
+            message.reply(message.text.upper().encode())
+            message.ack()
+        """
+        return self.batch._reply(self.index, value, headers)
 
     def process(self, on_error: OnError = "nack", delay_ms: int = 0) -> Processing[Message]:
         """Settle when a `with` block is left: ack, or nack or reject if the block raises.

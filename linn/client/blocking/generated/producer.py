@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from uuid import UUID
 
+from linn.client.arguments import HeadersInput
 from linn.client.blocking.producer import BaseProducer
-from linn.client.produce.properties import HeadersInput
 from linn.client.produce.receipt import BulkReceipt, Receipt
 from linn.core.batch.record import Labels
 

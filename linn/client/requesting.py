@@ -1,0 +1,120 @@
+"""Requests and replies of a client."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+from uuid import UUID
+
+from linn.client.arguments import U32_MAX, HeadersInput, checked_headers, checked_number, checked_span, checked_text
+from linn.client.connection.connector import Connector
+from linn.client.connection.replying import Reply, reply
+from linn.client.produce.producer import Producer
+from linn.client.produce.requester import Requester
+from linn.core.errors.inboxes import NoReply
+from linn.core.errors.tree import MessageInvalid
+
+REQUEST_TIMEOUT_S = 30.0
+REPLIES_MAX = 1_000
+"""Default limit of the replies to one request, which are kept in memory."""
+
+
+class Requesting:
+    """The part of `Client` that asks and replies."""
+
+    def __init__(self, connector: Connector, make_producer: Callable[[str, bool], Producer]) -> None:
+        """`make_producer` makes a producer for a topic, or for an exchange (True)."""
+        self._connector = connector
+        self._requester = Requester(connector, make_producer)
+
+    async def request(
+        self,
+        topic: str | None,
+        value: bytes | None,
+        *,
+        exchange: str | None = None,
+        timeout_s: float = REQUEST_TIMEOUT_S,
+        **properties: Any,
+    ) -> Reply:
+        """Publish a request, and return the first reply to it; `properties` as `Producer.publish`.
+
+        The reply comes over this client's connection, is stored nowhere, and arrives at most once. A request that no
+        topic takes fails at once, unless `mandatory` is False.
+
+        Raises:
+            NoReply: none came within `timeout_s`: there is no worker, or it is slow, or its reply was lost.
+            ConnectionLost: the connection for the reply was lost.
+            Unroutable, LinnError: as `Producer.publish`.
+        After the first two, the request may be carried out. A program that asks again under the same `id` lets workers
+        recognise it.
+        Cancellation: the request may be carried out, and its reply is dropped.
+
+        Example:
+            reply = await client.request("sums", b"1 + 2", timeout_s=5)
+            print(reply.text)
+        """
+        found = await self._replies(topic, value, exchange, 1, timeout_s, properties)
+        if not found:
+            raise NoReply(f"no reply from {exchange if topic is None else topic} within {timeout_s:g} s")
+        return found[0]
+
+    async def request_many(
+        self,
+        topic: str | None,
+        value: bytes | None,
+        *,
+        exchange: str | None = None,
+        replies_max: int = REPLIES_MAX,
+        timeout_s: float = REQUEST_TIMEOUT_S,
+        **properties: Any,
+    ) -> list[Reply]:
+        """Publish a request to several workers, and return the replies that come within `timeout_s`.
+
+        It returns earlier with `replies_max` replies, and may return none. For an exchange that leads to the queues of
+        several services. See `request` for the rest.
+
+        Raises ConnectionLost: the connection for the replies was lost; and as `Producer.publish`.
+        Cancellation: as `request`.
+
+        Example:
+            replies = await client.request_many("sums", b"1 + 2", replies_max=1, timeout_s=5)
+            print([reply.text for reply in replies])
+        """
+        checked_number(replies_max, "replies_max", U32_MAX, lowest=1)
+        return await self._replies(topic, value, exchange, replies_max, timeout_s, properties)
+
+    async def _replies(
+        self,
+        topic: str | None,
+        value: bytes | None,
+        exchange: str | None,
+        replies_max: int,
+        timeout_s: float,
+        properties: dict[str, Any],
+    ) -> list[Reply]:
+        if (topic is None) == (exchange is None):
+            raise MessageInvalid("a request goes to a topic or to an exchange")
+        checked_span(timeout_s, "timeout_s")
+        target = (topic, False) if topic is not None else (exchange or "", True)
+        return await self._requester.replies(target, value, replies_max, timeout_s, properties)
+
+    async def reply(self, to: str, value: bytes | None, *, headers: HeadersInput | None = None) -> None:
+        """Reply to a request by its address, the `reply_to` of its message: now or later, from any client.
+
+        To know the address is the right to reply, for as long as the requester's connection lasts.
+
+        Raises InboxUnknown: the requester is gone, or the address was never given out; InboxFull: it does not read;
+        MessageInvalid, MessageTooLarge, ConnectionLost, RequestTimeout.
+        PeerError: the reply may have reached a requester at another broker.
+        Cancellation: the reply may have been sent.
+
+        Example:
+            message = await anext(consumer)
+            if message.reply_to is not None:
+                await client.reply(message.reply_to, b"3")
+        """
+        checked_text(to, "the address of a reply")
+        content = checked_headers(headers)
+        id = UUID(bytes=self._connector.env.rng.bytes(16))
+        with self._connector.time_limit("reply"):
+            await reply(await self._connector.ready(), to, value, content, id)

@@ -1,0 +1,66 @@
+"""Replies over the native protocol: the connection's inbox, and replies to others."""
+
+from __future__ import annotations
+
+from functools import partial
+
+from linn.api import ProtocolError, RecordBatch
+from linn.protocols.capnp.outbox import Outbox
+from linn.protocols.capnp.responder import Responder
+from linn.wire import messages as m
+from linn.wire.connection import Event, frames_to
+
+
+class Replying:
+    """The replies that one connection sends."""
+
+    __slots__ = ("_responder",)
+
+    def __init__(self, responder: Responder) -> None:
+        self._responder = responder
+
+    def reply(self, event: Event) -> None:
+        """Send a reply to an inbox; answered when it is in the output of the requester's connection.
+
+        Raises ProtocolError, and the errors of `SessionInbox.reply_nowait`.
+        """
+        asked, responder = event.message, self._responder
+        assert isinstance(asked, m.Reply)
+        if len(event.batches) != 1:
+            raise ProtocolError("a reply is one batch")
+        (batch,) = event.batches
+        inbox = responder.session.inbox
+        node = inbox.reply_nowait(asked.to, batch)
+        if node is None:
+            responder.reply(event.correlation, m.Done())
+            return
+
+        async def work() -> None:
+            await inbox.reply_elsewhere(node, asked.to, batch)
+            responder.reply(event.correlation, m.Done())
+
+        responder.in_task(event, work)
+
+
+class Receiving(Replying):
+    """The replies that one connection sends, and its inbox, if its client opens one."""
+
+    __slots__ = ("_outbox",)
+
+    def __init__(self, responder: Responder, outbox: Outbox) -> None:
+        super().__init__(responder)
+        self._outbox = outbox
+
+    def open(self, event: Event) -> None:
+        """Open the inbox, and answer with its address."""
+        # It holds on to the outbox alone, so that a connection leaves no cycle behind.
+        address = self._responder.session.inbox.open(partial(_put, self._outbox))
+        self._responder.reply(event.correlation, m.Inbox(address))
+
+
+def _put(outbox: Outbox, to: str, batch: RecordBatch) -> bool:
+    """Send a reply to the requester; returns False if its output is full."""
+    if outbox.is_full:
+        return False
+    outbox.put(frames_to(m.Reply(to), 0, [batch]))
+    return True
