@@ -372,16 +372,16 @@ async def test_a_user_who_was_fenced_by_another_ends_nothing_with_the_key_that_w
     assert bob.producer_key(second[0]) != ann.producer_key(first[0])
     branch = ann.take_producer_id()
     for attempt in (
-        lambda: ann.end_transaction(second, RequestedEnd(True)),
-        lambda: ann.end_transaction(second, RequestedEnd(False)),
-        lambda: ann.add_branch(*second[:2], branch),
+        lambda: ann.transactions.end(second, RequestedEnd(True)),
+        lambda: ann.transactions.end(second, RequestedEnd(False)),
+        lambda: ann.transactions.add_branch(*second[:2], branch),
     ):
         with pytest.raises(LinnError, match="took over") as fenced:
             attempt()
         assert fenced.value.code == "transaction.fenced"
     with pytest.raises(LinnError, match="another user"):
-        await ann.open_transactions("billing", 60.0, second[:2], 8)
-    bob.add_branch(*second[:2], bob.take_producer_id())
+        await ann.transactions.open("billing", 60.0, second[:2], 8)
+    bob.transactions.add_branch(*second[:2], bob.take_producer_id())
 
 
 # --- linn's client ---------------------------------------------------------------------------------------------------

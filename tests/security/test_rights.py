@@ -15,7 +15,9 @@ import pytest
 from raw_client import RawClient, Refused, broker_on, connected, records, simulated
 
 from linn.core.broker.broker import Broker
+from linn.core.gateway.inbox import SessionInbox
 from linn.core.gateway.session import Session
+from linn.core.gateway.session_transactions import SessionTransactions
 from linn.core.ports.principal import Principal
 from linn.protocols.capnp.conversation import _HANDLERS
 from linn.rights import OPERATIONS, Need
@@ -103,6 +105,8 @@ OWN = {
     "AddBranch": "names a transaction by a key that its opener got",
     "Administer": "each verb has its row",
     "Authenticate": "prolongs the login of the same user",
+    "Reply": "names an address that is known to those who may read the request",
+    "OpenInbox": "concerns the connection alone",
     "Ping": "concerns the connection alone",
     "Pong": "as Ping",
     "Goodbye": "as Ping",
@@ -286,6 +290,15 @@ async def test_a_request_needs_all_its_rights_and_no_other(env: SimEnv, row: Row
         assert await code_of(row.act, client) == "auth.forbidden"
 
 
+def _public(part: type) -> set[str]:
+    """The methods and properties of a part of a session."""
+    return {name for name, member in vars(part).items() if not name.startswith("_") and _is_code(member)}
+
+
+def _is_code(member: object) -> bool:
+    return callable(member) or isinstance(member, property)
+
+
 def test_every_request_verb_and_method_has_a_row() -> None:
     rows = {row.name for row in ROWS}
     assert {message.__name__ for message in _HANDLERS} - rows == OWN.keys()
@@ -296,16 +309,28 @@ def test_every_request_verb_and_method_has_a_row() -> None:
         "transaction.list",
         "user.whoami",
     }
-    methods = {name for name, member in vars(Session).items() if callable(member) and not name.startswith("_")}
-    assert methods == {
+    assert _public(SessionTransactions) == {
+        "open",
+        "add_branch",
+        "announce",  # As add_branch, where the transactions are coordinated.
+        "settle",
+        "settle_over_brokers",  # As settle.
+        "end",
+        "end_over_brokers",  # As end.
+        "check_branch",  # Only refuses.
+        "at_coordinator",  # What it calls has a row, here or at the other broker.
+        "is_clustered",
+    }
+    assert _public(SessionInbox) == {
+        "open",  # An address of the connection itself.
+        "reply_nowait",  # To an address, which is the right.
+        "reply_elsewhere",  # As reply_nowait.
+        "close",
+    }
+    assert _public(Session) == {
         "take_producer_id",  # A number, of no use without a right to publish.
         "producer_key",  # Of an id that the session uses.
         "claim_producer_id",  # Only with the key of the same user.
-        "announce",  # As add_branch, where the transactions are coordinated.
-        "settle_over_brokers",  # As settle_in_transaction.
-        "end_over_brokers",  # As end_transaction.
-        "check_branch",  # Only refuses.
-        "at_coordinator",  # What it calls has a row, here or at the other broker.
         "decide",  # Only asks.
         "decided",  # What it calls has a row.
         "topic_names",
@@ -327,10 +352,6 @@ def test_every_request_verb_and_method_has_a_row() -> None:
         "aclose",
         "fetch",
         "find_offset",
-        "open_transactions",
-        "add_branch",
-        "settle_in_transaction",
-        "end_transaction",
         "check_verb",
         "perform",
     }
