@@ -31,6 +31,7 @@ from linn.core.batch.key_hash import key_hash, partition_of
 from linn.core.batch.record import Headers, Record
 from linn.core.batch.routes import Pair
 from linn.core.batch.steps import TURN_S, Steps, run_steps
+from linn.core.batch.thinning import can_be_thinned, thin_steps
 from linn.core.config.topic_settings import TopicSettings
 from linn.core.connections.connections import CLIENT_CHARACTERS_MAX
 from linn.core.connections.listener_traffic import SubscriptionOf, Traffic
@@ -366,6 +367,7 @@ __all__ = [
     "behind",
     "build_batch",
     "build_from_records",
+    "can_be_thinned",
     "check_copies",
     "client_context",
     "counted",
@@ -383,6 +385,7 @@ __all__ = [
     "run_steps",
     "shown_value",
     "subscribers_of",
+    "thin_steps",
     "trust",
     "use_pair",
     "without",

@@ -107,6 +107,11 @@ async def read_through(log: PartitionLog, bytes_max: int = 4096) -> list[RecordB
     return found
 
 
+def values_by_offset(batches: Sequence[RecordBatch]) -> dict[int, bytes | None]:
+    """The values of all records."""
+    return {batch.offset(index): batch.value(index) for batch in batches for index in range(batch.count)}
+
+
 async def sent_over(env: Env, sendables: Sequence[Sendable]) -> bytes:
     """Send `sendables` over a connection; returns the received bytes."""
     listener = await env.net.listen("127.0.0.1:0")

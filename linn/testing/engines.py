@@ -35,6 +35,7 @@ from linn.testing.engine_harness import (
     messages_of,
     read_through,
     sent_over,
+    values_by_offset,
 )
 
 __all__ = [
@@ -352,6 +353,29 @@ class EngineConformance(CopyTests):
             size = log.size_bytes()
             await log.trim(before=log.bounds()[1])
             assert log.size_bytes() < size / 2
+
+    async def test_thinning_keeps_the_records_that_are_needed_at_their_offsets(self, harness: EngineHarness) -> None:
+        async with harness.log() as log:
+            for _ in range(6):
+                append_batches(log)
+            await log.sync()
+            there, bounds = values_by_offset(await read_through(log)), log.bounds()
+            needed = {offset for offset in there if offset % 20 == 3}
+
+            def ranges(first: int, end: int) -> list[tuple[int, int]]:
+                return [(offset, offset + 1) for offset in range(first, end) if offset in needed]
+
+            for _ in range(2):
+                await log.thin(ranges, bounds[1])
+                left = values_by_offset(await read_through(log))
+                assert left.items() <= there.items()
+                assert needed <= left.keys()
+                assert log.bounds() == bounds
+            assert log.append(make_batch(1)) == bounds[1]
+        async with harness.log() as log:
+            if log.capabilities.survives_restart:
+                left = values_by_offset(await read_through(log))
+                assert needed <= left.keys()
 
     async def test_trimming_beyond_the_end_is_refused(self, harness: EngineHarness) -> None:
         async with harness.log() as log:

@@ -126,9 +126,9 @@ STORAGE_MUTATIONS = (
         module=_LOG,
         original="""
             await self._write_checkpoint()
-            dropped = self._segments[:count]
+            for segment in self._segments.drop_first(count):
         """,
-        planted="dropped = self._segments[:count]",
+        planted="for segment in self._segments.drop_first(count):",
         simulation="log lives",
         seed=11,
         says="the death of a process alone damages nothing",
@@ -149,8 +149,8 @@ STORAGE_MUTATIONS = (
         breaks="An index file proves that its segment was on stable storage, so it is written after the sync.",
         guarantee=_DISK,
         module=_LOG,
-        original="finished = [s for s in self._finished_unsealed(self._active) if s.end_offset <= self._durable]",
-        planted="finished = self._finished_unsealed(self._active)",
+        original="finished = [s for s in unsealed if s.end_offset <= self._durable]",
+        planted="finished = unsealed",
         simulation="log lives",
         seed=137,
         says="it is a torn tail",
@@ -240,5 +240,41 @@ STORAGE_MUTATIONS = (
         simulation="log lives",
         seed=4,
         says="ms on begins at",
+    ),
+    Mutation(
+        name="thinning moves an offset",
+        breaks="Thinning changes no record's offset.",
+        guarantee="Limits and overflow",
+        module="linn.core.batch.thinning",
+        original="covers = range(begin, batch.offset(indexes[-1]) + 1 if end is None else end)",
+        planted="covers = range(batch.base_offset, batch.offset(indexes[-1]) + 1 if end is None else end)",
+        simulation="thinned lives",
+        seed=0,
+        says="the death of a process alone damages nothing",
+    ),
+    Mutation(
+        name="a thinned segment takes its place before it is durable",
+        breaks="The former segment stays until the thinned one is on stable storage.",
+        guarantee=_DISK,
+        module="linn.storage_engines.segmented_log.thinning",
+        original="""
+            await copy.sync()
+            is_made = True
+        """,
+        planted="is_made = True",
+        simulation="thinned lives",
+        seed=2,
+        says="was durable, but the log ends at",
+    ),
+    Mutation(
+        name="thinning takes what is needed",
+        breaks="A record that is not settled stays, whatever lies before and behind it.",
+        guarantee="Limits and overflow",
+        module="linn.storage_engines.segmented_log.thinning",
+        original="spans, end = list(needed(batch.base_offset, batch.end_offset)), None",
+        planted="spans, end = list(needed(batch.base_offset + 1, batch.end_offset)), None",
+        simulation="thinned lives",
+        seed=14,
+        says="records that are needed stay",
     ),
 )

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import random
 import re
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
 
 import trio
@@ -250,8 +250,13 @@ class CrashRun:
 
     async def read(self) -> None:
         assert self.log is not None
-        batches = await read_through(self.log, 3000)
-        assert [bytes(batch.message) for batch in batches] == [b.message for b in self.model if b.end > self.start]
+        self.agree(await read_through(self.log, 3000), [batch for batch in self.model if batch.end > self.start])
+
+    def agree(self, found: Sequence[RecordBatch], expected: Sequence[Appended]) -> None:
+        """Check that what was read is what was appended."""
+        assert [bytes(batch.message) for batch in found] == [batch.message for batch in expected], (
+            f"{expected} is not what was read"
+        )
 
     async def find_time(self) -> None:
         assert self.log is not None
@@ -322,9 +327,8 @@ class CrashRun:
         kept = self.end if self.cut is None else min(self.end, self.cut)
         assert lost_power or end >= kept, f"the process died, and the log ends at {end} instead of {kept}"
         assert self.log.durable() == end
-        found = [bytes(batch.message) for batch in await read_through(self.log, 3000)]
         expected = [batch for batch in known if batch.end > start and batch.end <= end]
-        assert found == [batch.message for batch in expected], f"{start} to {end}: {expected} is not what was read"
+        self.agree(await read_through(self.log, 3000), expected)
         assert end in {start, *(batch.end for batch in known)}
         self.model = [batch for batch in known if batch.end <= end]
         self.start, self.durable = start, end

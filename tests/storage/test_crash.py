@@ -7,6 +7,7 @@ import random
 import pytest
 from crash_run import CrashRun
 from replica_run import ReplicaRun
+from thin_run import ThinRun
 
 from linn.testing.deterministic import run_simulation
 from linn.testing.sim_env import SimEnv
@@ -64,11 +65,24 @@ def test_several_lives_and_deaths_of_a_replica(chunk: int) -> None:
         run_simulation(seed, lambda _, seed=seed: live_and_die(seed, ReplicaRun))  # type: ignore[misc]
 
 
+@pytest.mark.parametrize("chunk", EACH)
+def test_power_loss_of_a_thinned_log_at_every_disk_operation(chunk: int) -> None:
+    for seed in seeds_of(chunk, SEEDS_AT_EVERY_OPERATION):
+        run_simulation(seed, lambda _, seed=seed: crash_everywhere(seed, ThinRun))  # type: ignore[misc]
+
+
+@pytest.mark.parametrize("chunk", EACH)
+def test_several_lives_and_deaths_of_a_thinned_log(chunk: int) -> None:
+    for seed in seeds_of(chunk, SEEDS_OF_SEVERAL_LIVES):
+        run_simulation(seed, lambda _, seed=seed: live_and_die(seed, ThinRun))  # type: ignore[misc]
+
+
 @pytest.mark.soak(seeds=20_000, chunk=200)
 def test_many_more_lives_and_deaths(seeds: range) -> None:
     for seed in seeds:
         run_simulation(seed, lambda _, seed=seed: live_and_die(seed))  # type: ignore[misc]
         run_simulation(seed, lambda _, seed=seed: live_and_die(seed, ReplicaRun))  # type: ignore[misc]
+        run_simulation(seed, lambda _, seed=seed: live_and_die(seed, ThinRun))  # type: ignore[misc]
 
 
 async def live_and_die(seed: int, kind: type[CrashRun] = CrashRun) -> None:

@@ -196,6 +196,18 @@ class PartitionLog(Protocol):
         """
         return ()
 
+    async def thin(self, needed: Callable[[int, int], Sequence[tuple[int, int]]], before: int) -> None:
+        """Free the space of records before an offset that are not needed, where they are many; their offsets become
+        gaps, and no other record's offset changes.
+
+        `needed` returns the ranges within [first, end) whose records have to stay; others need not stay later either.
+        Called from time to time, by one task. Crash: the log has the former batches or the thinned ones, whole.
+        Cancellation: as a crash.
+
+        Raises LogClosed, SyncFailed, StorageError.
+        """
+        return
+
     def first_stored(self) -> int:
         """The smallest offset that may be the start when the log is opened again, even after a crash."""
         return self.bounds()[0]

@@ -131,6 +131,12 @@ class LogTransactions:
         at = bisect_right(spans, batch.base_offset, key=lambda span: span[0]) - 1
         return at >= 0 and batch.base_offset < spans[at][1]
 
+    def hide_all_but(self, first: int, end: int, count: int) -> None:
+        """Record that only `count` of the offsets [first, end) have a record: the others were thinned out."""
+        more = end - first - count - self.hidden.count(first, end)
+        if more > 0:
+            self.hidden.put(first, end, more)
+
     def forget_before(self, offset: int) -> None:
         """Forget aborted transactions that ended before `offset`, the first one stored, in a whole log's facts."""
         self._ended.clear()

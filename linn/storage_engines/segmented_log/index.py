@@ -128,6 +128,12 @@ def decode_facts(data: Buffer) -> LogFacts | None:
     return LogFacts.decode(bytes(parts[1])) if parts is not None else None
 
 
+def encoded_facts(data: Buffer) -> bytes:
+    """The encoded facts of an index file; empty if it is damaged."""
+    parts = _parts(data)
+    return bytes(parts[1]) if parts is not None else b""
+
+
 def _parts(data: Buffer) -> tuple[memoryview, memoryview] | None:
     """The columns and the facts of an index file; None if it is damaged."""
     if decode_summary(data) is None:

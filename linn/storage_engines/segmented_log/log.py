@@ -17,8 +17,6 @@ Laws:
 from __future__ import annotations
 
 import logging
-from bisect import bisect_right
-from collections import OrderedDict
 from collections.abc import AsyncIterator, Iterator, Sequence
 from contextlib import asynccontextmanager, contextmanager, suppress
 
@@ -47,12 +45,12 @@ from linn.storage_engines.segmented_log.index import IndexImage
 from linn.storage_engines.segmented_log.recovery import Recovery
 from linn.storage_engines.segmented_log.retention import count_to_drop
 from linn.storage_engines.segmented_log.segment import Segment
+from linn.storage_engines.segmented_log.segments import Segments
 from linn.storage_engines.segmented_log.settings import SegmentedLogSettings
+from linn.storage_engines.segmented_log.thinning import Needed, is_worth_it, thin_copy
 
 logger = logging.getLogger("linn.storage")
 
-_OPEN_SEGMENTS_MAX = 8
-"""Limit of the sealed segments per log that stay open for readers: few readers are far behind."""
 _SCAN_BYTES_MAX = 2 << 20
 """Bytes of the active segment that a crash may leave to scan before an index file covers them: with 1,000 active
 partitions, two seconds of scanning at worst."""
@@ -77,7 +75,6 @@ class SegmentedLog(PartitionLog):
         self._refusal: str | None = None
         self._recovery: Recovery | None = None
         self._closed = False
-        self._open_segments: OrderedDict[Segment, None] = OrderedDict()
         self._noted: Checkpoint | None = None
         """The content of the checkpoint as last written by this log."""
         self._proved = 0
@@ -124,15 +121,14 @@ class SegmentedLog(PartitionLog):
     async def _take_over(self, recovery: Recovery) -> None:
         recovered = await recovery.mend()
         self.facts = recovered.facts
-        self._segments = recovered.segments
+        self._segments = Segments(recovered.segments)
         self._cut_bytes = recovered.cut_bytes
-        self._bases = [segment.base_offset for segment in recovered.segments]
-        self._active = recovered.segments[-1]
+        self._active = self._segments.active
         self._start = recovered.start
         self._end = self._durable = self._proved = self._active.end_offset
         self._size_bytes = sum(segment.size_bytes for segment in recovered.segments)
         self._append_time_ms = next(
-            (segment.last_append_ms for segment in reversed(self._segments) if segment.size_bytes), 0
+            (segment.last_append_ms for segment in reversed(recovered.segments) if segment.size_bytes), 0
         )
         self._is_made = not recovered.is_new
         self._folder_changes, self._folder_changes_synced = 1, 0
@@ -236,8 +232,7 @@ class SegmentedLog(PartitionLog):
         segment.create()
         self._active.facts = self.facts.encode()
         self._folder_changes += 1
-        self._segments.append(segment)
-        self._bases.append(segment.base_offset)
+        self._segments.add(segment)
         self._active = segment
         return segment
 
@@ -273,7 +268,7 @@ class SegmentedLog(PartitionLog):
         end, active, changes = self._end, self._active, self._folder_changes
         if end == self._durable and changes == self._folder_changes_synced:
             return
-        for segment in self._finished_unsealed(active):
+        for segment in self._segments.unsealed_before(active):
             await segment.sync()
         if changes != self._folder_changes_synced:
             await self._sync_names()
@@ -291,26 +286,19 @@ class SegmentedLog(PartitionLog):
             await self._write_checkpoint()
         await self._disk.sync_dir(self._folder)
 
-    def _finished_unsealed(self, active: Segment) -> list[Segment]:
-        """The unsealed segments before `active`, oldest first; they directly precede it."""
-        place = bisect_right(self._bases, active.base_offset) - 1
-        first = place
-        while first and not self._segments[first - 1].is_sealed:
-            first -= 1
-        return self._segments[first:place]
-
     async def _seal_finished(self) -> None:
         """Write the index files of finished, durable segments, then record that in the checkpoint.
 
         Also once the active segment has durable records: otherwise an opening would not notice its loss.
         """
-        finished = [s for s in self._finished_unsealed(self._active) if s.end_offset <= self._durable]
+        unsealed = self._segments.unsealed_before(self._active)
+        finished = [s for s in unsealed if s.end_offset <= self._durable]
         if not finished and not self._proved <= self._active.base_offset < self._durable:
             return
         with self._deferring("a finished segment can't be sealed now"):
             for segment in finished:
                 await segment.write_index()
-                self._touch(segment)
+                self._segments.touch(segment)
             if finished:
                 await self._disk.sync_dir(self._folder)
             await self._write_checkpoint()
@@ -321,7 +309,7 @@ class SegmentedLog(PartitionLog):
 
     async def _index_active(self, active: Segment, image: IndexImage) -> None:
         """Write the active segment's index from before the sync, unless an earlier segment waits to be sealed."""
-        if self._finished_unsealed(active):
+        if self._segments.unsealed_before(active):
             return
         with self._deferring("the active segment can't be indexed now"):
             await active.put_index(image)
@@ -360,11 +348,11 @@ class SegmentedLog(PartitionLog):
 
     def size_bytes(self) -> int:
         """Bytes from the start on, rounded up by less than the distance between two index entries."""
-        return self._size_bytes - (self._dead_bytes if self._dead_in is self._segments[0] else 0)
+        return self._size_bytes - (self._dead_bytes if self._dead_in is self._segments.first else 0)
 
     def first_stored(self) -> int:
         """See `PartitionLog.first_stored`: the start may not be durable within the first segment."""
-        return self._bases[0]
+        return self._segments.first.base_offset
 
     def statistics(self) -> LogStatistics:
         """See `PartitionLog.statistics`."""
@@ -372,13 +360,13 @@ class SegmentedLog(PartitionLog):
 
     async def _count_dead(self) -> None:
         """Find the part of the first segment that lies before the start, which does not count as kept."""
-        first, start = self._segments[0], self._start
+        first, start = self._segments.first, self._start
         dead = first.size_bytes
         if start <= first.base_offset:
             dead = 0
         elif start < first.end_offset:
             dead = (await first.index()).entry_before(start)[1]
-            self._touch(first)
+            self._segments.touch(first)
         self._dead_in, self._dead_bytes = first, dead
 
     async def read(self, offset: int, bytes_max: int) -> Sequence[RecordBatch]:
@@ -388,10 +376,15 @@ class SegmentedLog(PartitionLog):
         self._check_range(offset)
         batches: list[RecordBatch] = []
         while offset < end:
-            segment = self._segments[bisect_right(self._bases, offset) - 1]
+            segment = self._segments.holding(offset)
             left = READ_BATCHES_MAX - len(batches)
-            more = await segment.read(offset, bytes_max, at_least_one=not batches, batches_max=left)
-            self._touch(segment)
+            try:
+                more = await segment.read(offset, bytes_max, at_least_one=not batches, batches_max=left)
+            except OffsetOutOfRange:
+                if offset < self._start or segment in self._segments:
+                    raise
+                continue  # It was thinned meanwhile.
+            self._segments.touch(segment)
             if not more:
                 break
             batches = batches + more if batches else more
@@ -407,21 +400,12 @@ class SegmentedLog(PartitionLog):
         self._check_usable()
         if not self._start <= offset < self._end:
             return ()
-        return self._segments[bisect_right(self._bases, offset) - 1].read_nowait(offset, bytes_max)
+        return self._segments.holding(offset).read_nowait(offset, bytes_max)
 
     def _check_range(self, offset: int) -> None:
         if not self._start <= offset <= self._end:
             text = f"{self._folder} begins at offset {self._start} and ends at {self._end}, not {offset}"
             raise OffsetOutOfRange(text)
-
-    def _touch(self, segment: Segment) -> None:
-        """Record a reader's use of a segment; the least recently used sealed segment is shut."""
-        if segment is self._active or segment.retired:
-            return
-        self._open_segments[segment] = None
-        self._open_segments.move_to_end(segment)
-        if len(self._open_segments) > _OPEN_SEGMENTS_MAX:
-            self._open_segments.popitem(last=False)[0].unload()
 
     async def offset_at(self, timestamp_ms: int) -> int:
         """See the port; costs two bisections and the heads of a few batches."""
@@ -429,7 +413,7 @@ class SegmentedLog(PartitionLog):
         for segment in tuple(self._segments):
             if segment.max_timestamp_ms >= timestamp_ms and not segment.retired:
                 found = await segment.offset_at(timestamp_ms, self._start)
-                self._touch(segment)
+                self._segments.touch(segment)
                 if found is not None:
                     return found
         return self._end
@@ -453,22 +437,19 @@ class SegmentedLog(PartitionLog):
             raise OffsetOutOfRange(f"{self._folder} ends at offset {self._end}, before {before}")
         self._check_usable()
         self._start = max(self._start, before)
-        if len(self._bases) > 1 and self._bases[1] <= self._start:
+        if self._segments.number_before(self._start):
             async with self._working():
-                await self._drop(bisect_right(self._bases, self._start) - 1)
+                await self._drop(self._segments.number_before(self._start))
         await self._count_dead()
 
     async def _drop(self, count: int) -> None:
         """Delete the first `count` segments, which lie before the start, after recording it in the checkpoint."""
         if count <= 0:
             return
-        if not any(segment.has_index for segment in self._segments[count:]):
+        if not any(segment.has_index for segment in list(self._segments)[count:]):
             await self._keep_facts()
         await self._write_checkpoint()
-        dropped = self._segments[:count]
-        del self._segments[:count], self._bases[:count]
-        for segment in dropped:
-            self._open_segments.pop(segment, None)
+        for segment in self._segments.drop_first(count):
             self._size_bytes -= segment.size_bytes
             segment.unlink()
         await self._disk.sync_dir(self._folder)
@@ -485,10 +466,33 @@ class SegmentedLog(PartitionLog):
         async with self._working():
             if after == self._end:
                 return
-            segment = self._segments[bisect_right(self._bases, after) - 1]
+            segment = self._segments.holding(after)
             if (await segment.head_of(after)).base_offset != after:
                 raise OffsetOutOfRange(f"no batch of {self._folder} begins at offset {after}")
             await self._cut(Checkpoint(self._start, min(self._durable, after), cut=after))
+
+    async def thin(self, needed: Needed, before: int) -> None:
+        """Thin as the port says: see `thinning`. The log works on meanwhile."""
+        for segment in self._segments.finished:
+            if segment.end_offset > before or self._refusal is not None:
+                return
+            if is_worth_it(segment, needed):
+                copy = await thin_copy(self._disk, segment, needed, self._settings.index_interval_bytes)
+                self._segments.touch(segment)
+                if copy is not None:
+                    await self._replace(segment, copy)
+
+    async def _replace(self, segment: Segment, copy: Segment) -> None:
+        async with self._working():
+            if not self._segments.replace(segment, copy):
+                return
+            self._size_bytes += copy.size_bytes - segment.size_bytes
+            self.facts.transactions.hide_all_but(segment.base_offset, segment.end_offset, copy.needed_max)
+            await self._disk.sync_dir(self._folder)
+            with self._deferring("a thinned segment can't be indexed now"):
+                await copy.write_index()
+            await self._keep_facts()  # With the number of records that are left.
+        await self._count_dead()
 
     async def restart_at(self, start: int) -> None:
         """Drop everything as the port says. Cancellation: the log takes no more work, and the next opening finishes."""
@@ -506,14 +510,9 @@ class SegmentedLog(PartitionLog):
         self._refusal = "it was being cut"
         self._noted = None
         await self._checkpoint_file.write(checkpoint)
-        self._shut_all()
+        self._segments.shut()
         await self._recover_again()
         self._refusal = None
-
-    def _shut_all(self) -> None:
-        for segment in self._segments:
-            segment.shut()
-        self._open_segments.clear()
 
     async def enforce_retention(
         self, now_ms: int, *, age_ms: int | None, bytes_max: int | None, before: int | None, keep: int | None = None
@@ -523,17 +522,17 @@ class SegmentedLog(PartitionLog):
             self._roll_if_old(now_ms, age_ms, before)
             active = self._active
             image = active.index_image(self.facts.encode()) if self._wants_index(active) else None
-            if image is not None or self._finished_unsealed(active):
+            if image is not None or self._segments.unsealed_before(active):
                 await self._sync_all()
                 await self._seal_finished()
             if image is not None:
                 await self._index_active(active, image)
-            finished = self._segments[:-1]
+            finished = self._segments.finished
             budget = bytes_max - active.size_bytes if bytes_max is not None else None
             bounds = {"age_ms": age_ms, "bytes_max": budget, "before": before}
             count = count_to_drop(finished, now_ms, keep, **bounds, dead_bytes=self._size_bytes - self.size_bytes())
-            self._start = max(self._start, self._bases[count])
-            await self._drop(bisect_right(self._bases, self._start) - 1)
+            self._start = max(self._start, finished[count - 1].end_offset if count else 0)
+            await self._drop(self._segments.number_before(self._start))
             await self._rest_if_idle()
             return self._start
 
@@ -575,7 +574,7 @@ class SegmentedLog(PartitionLog):
                     await self._seal_finished()
                     await self._seal_active()
             finally:
-                self._shut_all()
+                self._segments.shut()
 
     async def _seal_active(self) -> None:
         """Record the log's end, so that the next opening scans nothing and notices missing bytes."""
@@ -590,7 +589,7 @@ class SegmentedLog(PartitionLog):
         """Close and remove everything. Cancellation or a crash: the next opening drops the rest."""
         async with self._lock:
             self._refusal, self._closed = "it is deleted", True
-            self._shut_all()
+            self._segments.shut()
             if not self._disk.exists(self._folder):
                 return
             if self._is_made:

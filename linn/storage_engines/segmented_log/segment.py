@@ -36,6 +36,7 @@ from linn.storage_engines.segmented_log.index import (
     decode_facts,
     decode_summary,
     encode_index,
+    encoded_facts,
 )
 from linn.storage_engines.segmented_log.settings import SegmentedLogSettings
 from linn.storage_engines.segmented_log.stored_batch import HEAD_BYTES, Head, batch_bytes, head_at, whole_batches
@@ -86,6 +87,8 @@ class Segment:
         """
         self.facts = b""
         """Snapshot of the log's facts at the end of this segment, until it is in the index file."""
+        self.needed_max = -1
+        """The most records of it that may be needed, as found by the last try to thin it; -1: it was not tried."""
         self._forget()
 
     def _forget(self) -> None:
@@ -104,8 +107,12 @@ class Segment:
     # --- files -------------------------------------------------------------------------------------------------------
 
     def create(self) -> None:
-        """Make the file. Raises DiskFull, DiskReadOnly, StorageError."""
+        """Make the file, without an index of an earlier one. Raises DiskFull, DiskReadOnly, StorageError."""
         self._disk.unlink(self.index_path)
+        self.create_file()
+
+    def create_file(self) -> None:
+        """Make the file alone. Raises as `create`."""
         self._file = self._disk.open(self.path, create=True)
         if self._file.size():
             self.shut()
@@ -159,6 +166,24 @@ class Segment:
         # The index goes first: left alone, it could be taken for the index of a later segment of that name.
         self._disk.unlink(self.index_path)
         self._disk.unlink(self.path)
+
+    def discard(self) -> None:
+        """Delete the file, beside which there is no index. Raises StorageError."""
+        self._disk.unlink(self.path)
+
+    def take_place_of(self, former: Segment) -> None:
+        """Move the file of this segment, which is synced and shut, to the place of a former one with the same offsets,
+        whose index is deleted. Durable after `sync_dir`. Raises StorageError: the former one is in its place.
+        """
+        self._disk.unlink(former.index_path)
+        self._disk.rename(self.path, former.path)
+        self.path = former.path
+        former.retired = True
+        former.shut()
+
+    async def facts_of_index(self) -> bytes:
+        """The encoded facts in the index file; empty if it is damaged or missing. Raises StorageError."""
+        return encoded_facts(await self._index_file_bytes())
 
     async def sync(self) -> None:
         """Sync the whole file. Raises SyncFailed."""
