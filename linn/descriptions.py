@@ -37,8 +37,10 @@ class TopicSettings(TypedDict, total=False):
     redelivery_backoff: Literal["fixed", "linear", "exponential"]
     message_bytes_max: Size
     bytes_max: Size
-    """ "unlimited": `overflow` never applies."""
-    overflow: Literal["block", "reject", "drop-head"]
+    """ "unlimited": `overflow` never applies to the size."""
+    records_max: int | Literal["unlimited"]
+    """ "unlimited": `overflow` never applies to the number of unsettled records."""
+    overflow: Literal["block", "reject", "drop-head", "dead-letter"]
     interceptors: Sequence[str]
     bindings: Sequence[dict[str, Any]]
     """Bindings with `exchange`, `key` and arguments of the exchange's type."""
@@ -54,12 +56,17 @@ class PartitionBounds(TypedDict):
 
 
 class QueueCounts(TypedDict):
-    """Numbers of a queue's unsettled, leased and decided records, and of its consumers."""
+    """Numbers of a queue's unsettled, leased and decided records, and of its consumers.
+
+    `dropped` and `dead_lettered`: records that overflow has dropped, and made dead letters, since the broker leads it.
+    """
 
     unsettled: int
     leased: int
     decided: int
     consumers: int
+    dropped: int
+    dead_lettered: int
 
 
 class FollowerDescription(TypedDict):

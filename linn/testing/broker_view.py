@@ -76,7 +76,7 @@ async def wait_settled(broker: Broker, topic: str) -> None:
     if opened.queue is None:
         raise SubscriptionWrongKind(f"topic {topic} is a stream: nothing is settled there, but groups commit")
     while opened.queue.unsettled_count():
-        await opened.wait_room()
+        await opened.room.wait()
 
 
 async def wait_committed(broker: Broker, topic: str, group: str) -> None:

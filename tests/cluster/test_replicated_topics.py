@@ -410,7 +410,7 @@ async def test_a_leader_that_is_replaced_drops_no_more_records_to_make_room(
             await client.publish("t", ["x" * 1000], acks=ALL, partition=0)
         starts = {number: start for number, (start, _, _) in marks(leader, "t").items()}
         for _ in range(4):
-            assert topic.has_room(batch)
+            assert topic.room.takes(batch.size, batch.count)
             topic.append(topic.partition(0), batch)
         end(leader)
         await trio.testing.wait_all_tasks_blocked()

@@ -118,6 +118,10 @@ WRONG = [
     ("[topics.a]\nstorage = 'tpae'", '2: topics.a.storage: there is no storage "tpae"', PluginUnknown, "tape"),
     ("[topics.a]\ndelivery = 'x'", "2: topics.a.delivery: there is no delivery", PluginUnknown, "at-least-once"),
     ("[topics.a]\ndead_letter = 'a'", "2: topics.a.dead_letter: a topic can't be its own", ConfigError, ""),
+    ("[topics.a]\nkind = 'both'\nrecords_max = 9", "3: topics.a.records_max: counts", ConfigError, "queue"),
+    ("[topics.a]\nrecords_max = 0", "2: topics.a.records_max: must be", ConfigError, "1"),
+    ("[topics.a]\noverflow = 'dead-letter'", "2: topics.a.overflow: is", ConfigError, "dead_letter"),
+    ("[topics.a]\nkind = 'stream'\noverflow = 'dead-letter'", "3: topics.a.overflow: can be", ConfigError, "queue"),
     ("[topics.aa]\ndead_letter = 'ab'", '2: topics.aa.dead_letter: there is no topic "ab"', ConfigError, "aa"),
     ("[topics.a]\nbindings = 'x'", "2: topics.a.bindings: must be an array of tables", ConfigError, "[[bindings]]"),
     ("[[topics.a.bindings]]\nkey = 'x'", '1: topics.a.bindings[0]: the key "exchange" is missing', ConfigError, ""),
@@ -212,7 +216,7 @@ def test_references_to_a_wrong_table_are_not_reported_as_well(kinds: PluginManag
 
 WARNED = [
     ("[topics.a]\nretention = '1d'", "topics.a.retention", 'has no effect while kind is "queue"'),
-    ("[topics.a]\noverflow = 'reject'", "topics.a.overflow", "has no effect without bytes_max"),
+    ("[topics.a]\noverflow = 'reject'", "topics.a.overflow", "has no effect without bytes_max or records_max"),
     ("[topics.a]\nmax_deliveries = 5", "topics.a.max_deliveries", "is dropped after 5 attempts"),
     ("[topics.a]\ndead_letter = 'b'\n[topics.b]", "topics.a.dead_letter", "takes only rejected records"),
     ("[plugins]\nblock = ['smaple']", "plugins.block[0]", 'did you mean "sample"?'),

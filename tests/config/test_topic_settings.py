@@ -84,7 +84,8 @@ topics = st.builds(
     redelivery_delay_max_ms=delays,
     redelivery_backoff=st.none() | st.sampled_from(["fixed", "linear", "exponential"]),
     bytes_max=sizes,
-    overflow=st.sampled_from(["block", "reject", "drop-head"]),
+    records_max=st.none() | st.integers(1, 99),
+    overflow=st.sampled_from(["block", "reject", "drop-head", "dead-letter"]),
     bindings=st.lists(
         st.builds(BindingSettings, st.text(max_size=3), st.text(max_size=3), st.just({}) | st.just({"where": "x"})),
         max_size=2,

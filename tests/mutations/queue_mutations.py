@@ -205,4 +205,28 @@ QUEUE_MUTATIONS = (
         seed=1,
         says="each record is handed over once",
     ),
+    Mutation(
+        name="records over the limit are dropped instead of becoming dead letters",
+        breaks="With `dead-letter`, the oldest records over the limit become dead letters, and none is lost.",
+        guarantee="Limits and overflow",
+        module="linn.core.topics.room",
+        original="ended = partition_queue.end_waiting(records, is_dead=is_dead)",
+        planted="ended = partition_queue.end_waiting(records, is_dead=False)",
+        simulation="overflow",
+        seed=0,
+        says="no confirmed record is lost",
+    ),
+    Mutation(
+        name="overflow ends records that a consumer has",
+        breaks="Records that a consumer has stay, however full the queue is, and their acks count.",
+        guarantee="Limits and overflow",
+        module=_PARTITION,
+        original=(
+            "effects = subscription.dead_letter(0, end, DeadReason.OVERFLOW) if is_dead else subscription.purge(end)"
+        ),
+        planted="effects = Effects(subscription.skip_to(end))",
+        simulation="overflow",
+        seed=0,
+        says="no lease ends for lack of room",
+    ),
 )

@@ -37,6 +37,7 @@ _RUNS = {
     "producer table": ("storage", "producer_walks", "walk"),
     "replication": ("storage", "test_replication", "run"),
     "producers of a log": ("storage", "producer_walks", "live_and_lose_power"),
+    "overflow": ("broker", "test_overflow", "overflow_and_lose_power"),
     "sharing": ("broker", "sharing_run", "share"),
     "exactly once": ("simulation", "exactly_once_run", "run_seed"),
     "forging": ("security", "forging_walk", "walk"),
@@ -71,6 +72,11 @@ def _replica_lives() -> Run:
     return lambda seed: lives.run_simulation(seed, lambda _: lives.live_and_die(seed, lives.ReplicaRun))
 
 
+def _thinned_lives() -> Run:
+    lives = _module("storage", "test_crash")
+    return lambda seed: lives.run_simulation(seed, lambda _: lives.live_and_die(seed, lives.ThinRun))
+
+
 def _two_phases() -> Run:
     walks = _module("subscription", "subscription_walk")
     return lambda seed: walks.walk(seed, two_phase=True)
@@ -87,5 +93,6 @@ SIMULATIONS: dict[str, Callable[[], Run]] = {
     "log lives": _log_lives,
     "transactions over brokers": _over_brokers,
     "replica lives": _replica_lives,
+    "thinned lives": _thinned_lives,
     "subscription in two phases": _two_phases,
 }

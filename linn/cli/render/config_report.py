@@ -148,8 +148,10 @@ def kept(topic: TopicSettings) -> str:
     if topic.kind in ("stream", "both"):
         size = "" if topic.retention_bytes is None else f", {encoded['retention_bytes']} a partition"
         parts.append(f"{encoded['retention']}{size}")
-    if topic.bytes_max is not None:
-        parts.append(f"at {encoded['bytes_max']}: {topic.overflow}")
+    records = [] if topic.records_max is None else [counted(topic.records_max, "record")]
+    sizes = [] if topic.bytes_max is None else [encoded["bytes_max"]]
+    if sizes or records:
+        parts.append(f"at {' or '.join([*sizes, *records])}: {topic.overflow}")
     return "; ".join(parts)
 
 

@@ -8,11 +8,13 @@ from typing import Any
 
 from linn.core.admin.stored_entries import SECRET, SECRET_BYTES, TOPIC
 from linn.core.config.decoder import encode_each
-from linn.core.config.topic_settings import BindingSettings, TopicSettings, encode_without_bindings
+from linn.core.config.topic_settings import NEW_KEYS, BindingSettings, TopicSettings, encode_without_bindings
 from linn.core.env.env import Rng
 from linn.core.loop.long_work import LongWork
 from linn.core.metadata.store import ABSENT, REMOVED, MetadataEntries
 from linn.core.topics.topic import Topic
+
+_DEFAULTS = encode_without_bindings(TopicSettings())
 
 
 class EntryStore:
@@ -89,7 +91,8 @@ class EntryStore:
         before, encoded = self._encoded.get(name, ((), ()))
         if before != settings.bindings:
             encoded = await self._long_work.run(encode_each(settings.bindings), immediate=True)
-        return {**encode_without_bindings(settings), "bindings": encoded}
+        table = {**encode_without_bindings(settings), "bindings": encoded}
+        return {key: value for key, value in table.items() if key not in NEW_KEYS or value != _DEFAULTS[key]}
 
 
 def stored_topic(

@@ -62,7 +62,8 @@ def topic_as_json(topics: Mapping[str, Topic], name: str) -> Steps[JsonText | No
     shown["producers"], shown["duplicates"] = producers, duplicates
     if queue is not None:
         counts = yield from _count(partition_queues)
-        shown["queue"] = {**counts, "consumers": len(queue.consumers)}
+        ended = {"dropped": topic.room.dropped_records, "dead_lettered": topic.room.dead_records}
+        shown["queue"] = {**counts, "consumers": len(queue.consumers), **ended}
     replicas = topic.logs.describe() if topic.logs is not None else None
     if replicas is not None:
         has_leader = topic.led_by is None or topic.led_by().leader > 0

@@ -427,7 +427,7 @@ class Broker:
         self.stopping = self.long_work.is_stopping = True
         self.plugins.observers.broker_stopping(self.name)
         for topic in self.topics.values():
-            topic.tell_room()  # Refuses publishes that wait for room.
+            topic.room.tell()  # Refuses publishes that wait for room.
         await self.listening.drain(self.config.broker.drain_timeout_s)
         self._is_drained = True
 

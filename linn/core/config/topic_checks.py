@@ -84,6 +84,7 @@ def check_topic(name: str, topic: TopicSettings, around: Surroundings, problems:
     check_tables_of(name, topic, around.services, problems)
     _check_references(name, topic, around, path, problems)
     _check_limits(filled, around.broker, path, problems)
+    _check_overflow(topic, path, problems)
     _warn_of_no_effect(topic, path, problems)
     _warn_of_attempts(filled, path, problems)
     return filled
@@ -155,6 +156,19 @@ def _check_limits(filled: TopicSettings, broker: BrokerSettings, path: Path, pro
         problems.add((*path, "redelivery_delay"), "is over redelivery_delay_max")
 
 
+def _check_overflow(topic: TopicSettings, path: Path, problems: Problems) -> None:
+    if problems.any_wrong(path, "kind", "records_max", "overflow", "dead_letter"):
+        return
+    if topic.records_max is not None and topic.kind != "queue":
+        problems.add((*path, "records_max"), "counts the unsettled records of a queue: a stream has retention")
+    if topic.overflow != "dead-letter":
+        return
+    if topic.kind != "queue":
+        problems.add((*path, "overflow"), 'can be "dead-letter" only where kind is "queue": a stream keeps its records')
+    elif topic.dead_letter is None:
+        problems.add((*path, "overflow"), 'is "dead-letter", and there is no dead_letter to name the topic')
+
+
 def _warn_of_no_effect(topic: TopicSettings, path: Path, problems: Problems) -> None:
     """Warn of settings that have no effect with the others. `topic` is as written, before defaults are filled in."""
     default = TopicSettings()
@@ -163,9 +177,9 @@ def _warn_of_no_effect(topic: TopicSettings, path: Path, problems: Problems) -> 
     for key, field in stream_only.items() if is_queue else ():
         if getattr(topic, field) != getattr(default, field):
             problems.warn((*path, key), f'has no effect while kind is "{topic.kind}"')
-    limited = topic.bytes_max is not None or problems.any_wrong(path, "bytes_max")
-    if topic.overflow != default.overflow and not limited:
-        problems.warn((*path, "overflow"), "has no effect without bytes_max")
+    limited = topic.bytes_max is not None or topic.records_max is not None
+    if topic.overflow != default.overflow and not limited and not problems.any_wrong(path, "bytes_max", "records_max"):
+        problems.warn((*path, "overflow"), "has no effect without bytes_max or records_max")
 
 
 def _warn_of_attempts(filled: TopicSettings, path: Path, problems: Problems) -> None:

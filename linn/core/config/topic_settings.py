@@ -24,7 +24,7 @@ DAY_MS = 86_400_000
 
 Kind = Literal["queue", "stream", "both"]
 S = TypeVar("S", bound=msgspec.Struct)
-Overflow = Literal["block", "reject", "drop-head"]
+Overflow = Literal["block", "reject", "drop-head", "dead-letter"]
 
 Count = Annotated[int, msgspec.Meta(ge=1, le=1 << 31)]
 Retention = Annotated[int, msgspec.Meta(ge=1, le=UNITS_MAX)]
@@ -143,9 +143,19 @@ class TopicSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
             extra={"none": "unlimited"},
         ),
     ] = None
+    records_max: Annotated[
+        Count | None,
+        msgspec.Meta(
+            description='Unsettled records that a queue may hold before `overflow` applies, or "unlimited".',
+            extra={"none": "unlimited"},
+        ),
+    ] = None
     overflow: Annotated[
         Overflow,
-        msgspec.Meta(description="At `bytes_max`: make publishers wait, refuse them, or drop the oldest records."),
+        msgspec.Meta(
+            description="At `bytes_max` or `records_max`: make publishers wait, refuse them, drop the oldest records "
+            "that wait for delivery, or make dead letters of them."
+        ),
     ] = "block"
     interceptors: Annotated[
         tuple[str, ...],
@@ -171,6 +181,12 @@ class TopicSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 FROM_DELIVERY = ("max_deliveries", "lease_ms", "redelivery_delay_ms", "redelivery_delay_max_ms", "redelivery_backoff")
 """Settings that a topic takes from the same field of its delivery's settings unless it sets them itself."""
+
+
+NEW_KEYS = ("records_max",)
+"""Keys that brokers of the version before do not know. They are stored only where they are set, so that these brokers
+can read all other topics.
+"""
 
 
 def encode_without_bindings(topic: TopicSettings) -> dict[str, Any]:

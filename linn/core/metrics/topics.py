@@ -169,7 +169,13 @@ TOPIC_METRICS: tuple[Metric, ...] = (
         "linn_topic_dropped_records_total",
         "counter",
         'Records that `overflow = "drop-head"` removed to make room; of a queue only those that were not settled.',
-        lambda topic: topic.dropped_records,
+        lambda topic: topic.room.dropped_records,
+    ),
+    _topic(
+        "linn_topic_overflow_dead_letters_total",
+        "counter",
+        'Records that `overflow = "dead-letter"` made dead letters to make room.',
+        lambda topic: topic.room.dead_records,
     ),
     _partitions(
         "linn_topic_records",

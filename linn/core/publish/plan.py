@@ -435,27 +435,31 @@ def shown_to(access: Access, error: LinnError, topic: str) -> LinnError:
     return hidden
 
 
-def without_room(planned: Sequence[Planned], access: Access) -> Destination | None:
-    """A destination without room, or None. A topic is asked once, for its largest part: its held bytes are a sum.
+class WantedRoom(NamedTuple):
+    """The room that a publish wants in one topic."""
+
+    topic: Topic
+    bytes: int
+    records: int
+
+
+def without_room(planned: Sequence[Planned], access: Access) -> WantedRoom | None:
+    """The room that a publish wants in a topic that does not have it, or None. A topic is asked once, for all parts.
 
     Raises TopicFull.
     """
-    if len(planned) == 1 and len(planned[0].destinations) == 1:
-        destinations = planned[0].destinations
-    else:
-        every = [destination for plan in planned for destination in plan.destinations]
-        every = [destination for destination in every if destination.known is None]
-        destinations = list({destination.topic: destination for destination in sorted(every, key=_size)}.values())
-    for destination in destinations:
-        if destination.known is not None or destination.dropped:
-            continue
+    wanted: dict[Topic, tuple[int, int]] = {}
+    for plan in planned:
+        for topic, _, batch, known, dropped in plan.destinations:
+            settings = topic.settings
+            is_limited = settings.bytes_max is not None or settings.records_max is not None
+            if is_limited and known is None and not dropped:
+                size, count = wanted.get(topic, (0, 0))
+                wanted[topic] = size + batch.size, count + batch.count
+    for topic, (size, count) in wanted.items():
         try:
-            if not destination.topic.has_room(destination.batch):
-                return destination
+            if not topic.room.takes(size, count):
+                return WantedRoom(topic, size, count)
         except TopicFull as error:
-            raise shown_to(access, error, destination.topic.name) from None
+            raise shown_to(access, error, topic.name) from None
     return None
-
-
-def _size(destination: Destination) -> int:
-    return destination.batch.size

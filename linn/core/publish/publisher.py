@@ -33,7 +33,7 @@ from linn.core.ports.principal import Principal
 from linn.core.publish.forwarding import PublishLinks
 from linn.core.publish.lane_order import LaneOrder
 from linn.core.publish.passed_on import PassedOn
-from linn.core.publish.plan import Destination, Plan, Planned, recognize, without_room
+from linn.core.publish.plan import Plan, Planned, WantedRoom, recognize, without_room
 from linn.core.publish.producer_ids import PRODUCER_BITS, OwnedProducers
 from linn.core.publish.request import PublishRequest, PublishResult
 from linn.core.publish.split_publish import Outcome, SplitPublish, nodes_of
@@ -221,7 +221,7 @@ class Publisher:
             if turn is not None and not has_turn:
                 await turn.come()
             elif full is not None:
-                await self._wait_room(request, full)
+                await self._wait_room(full)
             elif lacking is not None and self.joins is not None:
                 batch = request.batches[0]
                 await self.joins.join(lacking, batch.producer_id, batch.transaction)
@@ -233,13 +233,12 @@ class Publisher:
             return None
         return joins.lacking(batches[0], [each.topic for each in planned[0].destinations])
 
-    async def _wait_room(self, request: PublishRequest, full: Destination) -> None:
-        """Wait until a topic has room for a part of this size: all parts are made again then."""
-        topic, part = full.topic, full.batch
+    async def _wait_room(self, wanted: WantedRoom) -> None:
+        """Wait until a topic has room for its parts of a publish: all parts are made again then."""
+        topic, size, count = wanted
         topics = self.catalog.topics
-        with self._counted(0 if any(part is batch for batch in request.batches) else part.size):
-            while topics.get(topic.name) is topic and not self.long_work.is_stopping and not topic.has_room(part):
-                await topic.wait_room()
+        while topics.get(topic.name) is topic and not self.long_work.is_stopping and not topic.room.takes(size, count):
+            await topic.room.wait()
 
     @contextmanager
     def _counted(self, size: int) -> Iterator[None]:

@@ -36,9 +36,10 @@ from linn.core.errors.tree import (
     SyncFailed,
 )
 from linn.core.log.mark import Mark
-from linn.core.log.partition import Partition
+from linn.core.log.partition import Partition, Role
 from linn.core.log.state_log import ROOM_RETRY_S, StateLog
 from linn.core.queue.damage import Damage
+from linn.core.queue.dead_letter import DeadReason
 from linn.core.queue.effects import Effects
 from linn.core.queue.event import SubscriptionEvent
 from linn.core.queue.event_run import Holder
@@ -99,7 +100,7 @@ class Trimming:
         self._log = log
         self._handovers = handovers
         self._spawn = spawn
-        self._is_running = False
+        self._is_running = self._is_thinning = False
 
     def begin_if_due(self) -> None:
         """Trim in the background if it is worth it."""
@@ -115,6 +116,37 @@ class Trimming:
         """The offset below which no record is needed any more, also by another broker that leads next."""
         log, subscription = self._log, self._subscription
         return self._below_handovers(log.settled_durably() if log.is_replicated else subscription.settled_before())
+
+    def begin_thinning_if_due(self) -> None:
+        """Have settled records dropped behind unsettled ones, in the background, if there are any.
+
+        Only of a log without replicas: a follower would not know the producers of batches that it never had.
+        """
+        partition, end = self._partition, self._partition.stable_offset
+        if self._is_thinning or not self.trims or partition.role is not Role.ALONE or not self._log.is_open:
+            return
+        if end - self._subscription.settled_before() > self._subscription.unsettled_count(end):
+            self._is_thinning = True
+            self._spawn(self._thin)
+
+    async def _thin(self) -> None:
+        try:
+            await self._log.until_committed()
+            before = self._below_handovers(self._partition.stable_offset)
+            await self._partition.log.thin(self._subscription.unsettled, before)
+        except SyncFailed:
+            raise
+        except LinnError as error:
+            if self._log.is_open:
+                logger.warning("%(partition)s is not thinned: %(error)s", about(self._partition, error))
+        finally:
+            self._is_thinning = False
+        self.on_room()
+
+    async def trim_now(self) -> None:
+        """Trim as far as it is safe, however few records that are. Raises StorageError."""
+        if self.trims and self._partition.leads:
+            await self._partition.log.trim(before=self.trimmable_before())
 
     def _below_handovers(self, settled_before: int) -> int:
         handovers = self._handovers
@@ -442,12 +474,19 @@ class PartitionQueue:
             text = "%(partition)s: retention or overflow dropped %(count)d records that were not settled"
             logger.warning(text, about(self.partition) | {"count": missed})
 
-    def drop_waiting(self, before: int) -> None:
-        """Settle the records before an offset that wait for delivery, to make room. Leased and decided ones stay."""
-        effects = self.subscription.purge(min(before, self.partition.stable_offset))
-        self._count_missed(effects.settled)
+    def end_waiting(self, records: int, *, is_dead: bool) -> int:
+        """End the lowest records that wait for delivery, at most so many, to make room: they become dead letters, or
+        are settled. Returns their number.
+        """
+        if not self.log.is_open:
+            return 0
+        subscription = self.subscription
+        end = subscription.end_of_waiting(records, self.partition.stable_offset)
+        effects = subscription.dead_letter(0, end, DeadReason.OVERFLOW) if is_dead else subscription.purge(end)
+        self.missed_records += effects.settled
         self.follow(effects)
         self.log.flush_or_keep()
+        return effects.settled + effects.dead
 
     # --- chores ---
 

@@ -71,6 +71,17 @@ class ReturnedRecords:
         """The time when the next delay passes, or None."""
         return self._ready_at[0][0] if self._ready_at else None
 
+    def end_of_lowest(self, records: int, cursor: int, end: int) -> int:
+        """The offset below which the lowest `records` records lie that wait, delayed ones too; at most `end`.
+
+        Records from `cursor` on were never delivered. Examines no ranges above the result.
+        """
+        for first, stop, _ in sorted([*self.ready.lowest(records), *self.delayed.lowest(records)]):
+            if records <= stop - first:
+                return first + records
+            records -= stop - first
+        return max(cursor, min(end, cursor + records))
+
     def drop(self, first: int, end: int) -> list[tuple[int, int, int]]:
         """Remove waiting records in [first, end), ready or not; returns (first, end, attempts), in order."""
         dropped = self.ready.take(first, end)

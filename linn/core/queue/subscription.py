@@ -360,6 +360,10 @@ class SharedSubscription:
         causes = self._states.causes.pieces(offset, offset + 1) if self._states.causes.count else ()
         return causes[0][2] if causes else ""
 
+    def end_of_waiting(self, records: int, end: int) -> int:
+        """The offset below which the lowest `records` records lie that wait for delivery; at most `end`."""
+        return self._states.returned.end_of_lowest(records, self._states.cursor, end)
+
     def dead_letter(self, first: int, end: int, reason: DeadReason) -> Effects:
         """Make the records of [first, end) dead that wait for delivery, whatever their attempts: TTL and overflow.
 
@@ -401,11 +405,7 @@ class SharedSubscription:
 
     def purge(self, end: int) -> Effects:
         """Settle every record below `end` that waits for delivery. Leased and dead records stay."""
-        states = self._states
-        if end <= states.low:
-            return Effects()
-        states.advance(end)
-        return self._settle([piece[:2] for piece in states.returned.drop(states.low, end)])
+        return self.settle_void(0, end)
 
     def settle_void(self, first: int, end: int) -> Effects:
         """Settle undelivered offsets of [first, end), below the stable offset: they hold no deliverable record."""

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import contextlib
 import logging
-from collections.abc import Awaitable, Callable, Iterable, Iterator, Sequence
+from collections.abc import Awaitable, Callable, Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
 from itertools import compress
@@ -41,7 +41,6 @@ from linn.core.log.state_log import StateLog
 from linn.core.log.storage import PartitionId, StorageEngine
 from linn.core.log.storage_stats import StorageStats
 from linn.core.log.uncommitted import UncommittedViews
-from linn.core.loop.waiting import ReadySignal
 from linn.core.ports.interceptor import BoundInterceptor, intercepted
 from linn.core.queue.partition_queue import PartitionQueue
 from linn.core.queue.queue import Queue
@@ -51,9 +50,9 @@ from linn.core.routing.partition_choice import PartitionChoice
 from linn.core.topics.change import TopicChange, close_log, sync_names
 from linn.core.topics.clipped_logs import ClippedLogs
 from linn.core.topics.deletion import TopicDeletion
-from linn.core.topics.held_bytes import HeldBytes, drop_surplus
 from linn.core.topics.message_limit import check_steps
 from linn.core.topics.retired_subscriptions import RetiredSubscriptions
+from linn.core.topics.room import Room
 from linn.core.topics.shared_entry import OWN_QUEUE, SharedEntry, state_topic
 from linn.core.topics.topic_logs import TopicLogs
 
@@ -61,8 +60,6 @@ logger = logging.getLogger("linn.topic")
 
 _SERVED_BY_FEW = (PRIORITIES, DELAYS_MS, TTLS_MS)
 """Columns with wishes that not every topic serves."""
-DROP_HEAD_SHARE = 16
-"""Fraction of `bytes_max`, as 1/n, that `overflow = "drop-head"` drops at once, so that it need not for each batch."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -129,15 +126,10 @@ class Topic:
         self._spawn = host.spawn
         self.publish_errors = 0
         """Failed publishes to this topic by its name."""
-        self.dropped_records = 0
-        """Records dropped by `overflow = "drop-head"`; of a queue only unsettled ones."""
+        self.room = Room(self, host.spawn)
         self._retired = RetiredSubscriptions()
         self._clipped = ClippedLogs(name)
         self._deletion = TopicDeletion(host.engine, self.make_log)
-        self._room = ReadySignal()
-        self._waits_for_room = False
-        self._dropping = False
-        self._held = HeldBytes(self.held_in)
 
     # --- opening and changing ---
 
@@ -164,7 +156,7 @@ class Topic:
         self._leave(led_by())
         self.led_by, self.subscriptions, self.positions = led_by, {}, None
         self.partitions.clear()
-        self._held.changed.clear()
+        self.room.changed.clear()
 
     def _leave(self, reason: NotLeader) -> None:
         """End all consumers and subscriptions, and leave the logs to their holder as they are."""
@@ -172,7 +164,7 @@ class Topic:
             reader.end(reason)
         for queue in list(self.subscriptions.values()):
             queue.abandon(reason)
-        self._room.notify_all()
+        self.room.tell()
 
     def check_led(self) -> None:
         """Check that this broker leads the topic. Raises NotLeader."""
@@ -280,7 +272,7 @@ class Topic:
         )
         change.added[queue.name].append(partition_queue)
         partition_queue.trimming.trims = change.settings.kind == "queue"
-        partition_queue.trimming.on_room = partial(self._made_room, index)
+        partition_queue.trimming.on_room = partial(self.room.freed, index)
         left_off = () if queue.name else self._retired.left_off(index)
         await partition_queue.recover(left_off, entry.starts[index] if index < len(entry.starts) else 0)
 
@@ -290,7 +282,7 @@ class Topic:
     async def switch(self, change: TopicChange) -> None:
         """Put a prepared change into effect, all at once; this needs no room. Raises SyncFailed."""
         await self._adopt(change)
-        self._room.notify_all()
+        self.room.limits_changed()
         # Now: the reason for a shorter retention may be a full disk.
         self._spawn(self.enforce_retention)
 
@@ -298,7 +290,7 @@ class Topic:
         queue = self.queue
         self.settings, self.semantics, self.subscriptions = change.settings, change.semantics, change.subscriptions
         self.partitions.update(change.partitions)
-        self._held.changed.update(dict.fromkeys(self.partitions))
+        self.room.changed.update(dict.fromkeys(self.partitions))
         self._clipped.add([partition_queue.log for partition_queue in change.partition_queues])
         for name, subscription in self.subscriptions.items():
             self._extend_queue(subscription, change.added[name])
@@ -426,36 +418,6 @@ class Topic:
                 text = f"topic {self.name} is {kind}, which does not serve {what} yet"
                 raise FeatureUnsupported(text).of_messages(list(compress(range(batch.count), values)))
 
-    def has_room(self, batch: RecordBatch) -> bool:
-        """Whether the batch may be appended now; False: wait with `wait_room`, and ask again.
-
-        Raises TopicFull if the topic rejects batches for which it has no room.
-        """
-        bytes_max = self.settings.bytes_max
-        if bytes_max is None:
-            return True
-        held = self.held_bytes()
-        if held + batch.size <= bytes_max or held == 0:
-            return True
-        if self.settings.overflow == "reject":
-            raise TopicFull(f"topic {self.name} is full: it holds {held:,} bytes, and its bytes_max is {bytes_max:,}")
-        if self.settings.overflow == "drop-head":
-            self._waits_for_room = True
-            return True
-        return False
-
-    async def wait_room(self) -> None:
-        """Wait until something was settled, trimmed or changed."""
-        await self._room.wait()
-
-    def _made_room(self, index: int) -> None:
-        self._held.changed[index] = None
-        self._room.notify_all()
-
-    def tell_room(self) -> None:
-        """Wake all publishes that wait for room."""
-        self._room.notify_all()
-
     def append(self, partition: Partition, batch: RecordBatch, numbers: Numbered | None = None) -> int:
         """Store a batch in one of the topic's partitions; returns its base offset. Raises StorageError.
 
@@ -464,11 +426,10 @@ class Topic:
         if self._clipped.holders:
             self._clipped.check()
         base_offset = partition.append(batch) if numbers is None else partition.append_numbered(batch, numbers)
-        self._held.changed[partition.id.index] = None
-        if self._waits_for_room and not self._dropping:
-            self._waits_for_room = False
-            self._dropping = True
-            self._spawn(self._drop_head)
+        room = self.room
+        room.changed[partition.id.index] = None
+        if room.is_over:
+            room.make()
         return base_offset
 
     def append_copy(self, partition: Partition, batch: RecordBatch, numbers: Numbered | None = None) -> int:
@@ -476,51 +437,11 @@ class Topic:
 
         Raises TopicFull: there is no room, and `overflow` does not make any. StorageError: nothing was stored.
         """
-        if not self.has_room(batch):
-            raise TopicFull(f"topic {self.name} is full: its bytes_max is {self.settings.bytes_max:,}")
+        if not self.room.takes(batch.size, batch.count):
+            raise TopicFull(f"topic {self.name} is full")
         return self.append(partition, batch, numbers)
 
-    def held_bytes(self) -> int:
-        """The sum of `held_in` over all partitions; a marker of a transaction counts from the next change on."""
-        return self._held.total()
-
-    def held_in(self, index: int) -> int:
-        """Size of the records that a partition keeps; for a queue, of their unsettled share."""
-        log = self.partitions[index].log
-        size, (start, end) = log.size_bytes(), log.bounds()
-        queue = self.queue if self.settings.kind == "queue" else None
-        if queue is None or end == start:
-            return size
-        # Records are taken to be as large as others on average.
-        subscription = queue.partition_queues[index].subscription
-        if self.settings.overflow == "drop-head":
-            # What was dropped behind a leased record leaves room, until the log is twice as large as it may be.
-            return max(size * subscription.unsettled_count(end) // (end - start), size // 2)
-        return size * (end - max(start, subscription.settled_before())) // (end - start)
-
     # --- keeping ---
-
-    async def _drop_head(self) -> None:
-        """Make room by dropping the oldest records, as `overflow` says; of a queue, records that wait for delivery.
-
-        A queue's log that has twice its share loses leased and decided ones as well: it has to have a limit.
-        """
-        self._dropping = False
-        bytes_max = self.settings.bytes_max
-        if bytes_max is None:
-            return
-        missed, dropped, is_queue = self.missed_records, 0, self.settings.kind == "queue"
-        for index, partition in list(self.partitions.items()):
-            share = (bytes_max - bytes_max // DROP_HEAD_SHARE) // max(1, len(self.partitions))
-            queue = self.queue if is_queue else None
-            partition_queue = queue.partition_queues[index] if queue is not None else None
-            if partition_queue is not None and partition.leads:
-                await partition.log.trim(before=partition_queue.trimming.trimmable_before())
-            if not partition.leads:
-                return  # The log follows another leader's, whose records it must have.
-            dropped += await drop_surplus(partition, partition_queue, share)
-        self._follow_start()
-        self.dropped_records += max(0, self.missed_records - missed) if is_queue else dropped
 
     @property
     def missed_records(self) -> int:
@@ -531,7 +452,8 @@ class Topic:
     async def enforce_retention(self, *, drops_old: bool = True) -> None:
         """Drop records that a stream no longer keeps, by age if `drops_old`, and let all logs do their housekeeping.
 
-        A queue's records are trimmed as they are settled, state logs when they are compacted.
+        A queue's records are trimmed as they are settled, and thinned behind one that is not; state logs are trimmed
+        when they are compacted.
         """
         now_ms, is_queue = self._clock.now_ms(), self.settings.kind == "queue"
         age_ms = self.settings.retention_ms if drops_old and not is_queue else None
@@ -540,8 +462,10 @@ class Topic:
             await partition.enforce_retention(now_ms, age_ms, bytes_max)
         for state in self.state_logs():
             await state.partition.enforce_retention(now_ms)
-        self._follow_start()
-        self._room.notify_all()
+        self.follow_start(self.partitions)
+        for partition_queue in self.partition_queues():
+            partition_queue.trimming.begin_thinning_if_due()
+        self.room.tell()
 
     def state_logs(self) -> list[StateLog]:
         """The open state logs, that of groups included."""
@@ -553,10 +477,12 @@ class Topic:
         for queue in list(self.subscriptions.values()):
             yield from queue.partition_queues
 
-    def _follow_start(self) -> None:
-        self._held.changed.update(dict.fromkeys(self.partitions))
-        for partition_queue in self.partition_queues():
-            partition_queue.skip_to_start()
+    def follow_start(self, indexes: Collection[int]) -> None:
+        """Let the subscriptions go on at the new starts of these partitions."""
+        self.room.changed.update(dict.fromkeys(indexes))
+        for queue in list(self.subscriptions.values()):
+            for index in indexes:
+                queue.partition_queues[index].skip_to_start()
 
     # --- closing ---
 
@@ -571,7 +497,7 @@ class Topic:
             await queue.close()
         for partition in [*(state.partition for state in self.state_logs()), *self.partitions.values()]:
             await partition.close()
-        self._room.notify_all()
+        self.room.tell()
 
     async def delete(self) -> None:
         """Close the topic, and remove everything stored. Published records and commits of groups are confirmed before.
@@ -588,7 +514,7 @@ class Topic:
             if not queue.closed:
                 await queue.close()
         await self._deletion.delete_open([*self.partitions.values(), *(log.partition for log in self.state_logs())])
-        self._room.notify_all()
+        self.room.tell()
         indexes = range(self.settings.partitions)
         numbers = [OWN_QUEUE, *(entry.number for entry in self.entries.values())]
         internal = [PartitionId(state_topic(number, self.name), index) for number in numbers for index in indexes]
