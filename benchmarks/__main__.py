@@ -26,6 +26,7 @@ from benchmarks.load import LoadFailed
 from benchmarks.matrix.chart import NoPlots
 from benchmarks.matrix.lines import matrix_lines
 from benchmarks.matrix.report import NoFolder, prepare_report, write_report
+from benchmarks.orders import order_lines
 from benchmarks.plan import Plan, quick_plan
 from benchmarks.publish import publish_lines
 from benchmarks.report import result_of, show, write_json
@@ -49,6 +50,7 @@ GROUPS: dict[str, Callable[[Plan], Iterator[Line]]] = {
     "start": start_lines,
     "routing": routing_lines,
     "groups": group_lines,
+    "orders": order_lines,
     "exactly-once": exactly_once_lines,
     "spark": spark_lines,
     "cluster": cluster_lines,

@@ -104,6 +104,11 @@ class Plan:
     """Transactions of 10 records in one run."""
     two_phase_records: int = 100_000
     """Records of one run of a consumer that stores the effect of each once."""
+    order_rounds: int = 5
+    ordered_records: int = 200_000
+    """Records of one run through a queue with an order, and of one without."""
+    ordered_single_records: int = 50_000
+    """The same with single acks."""
     routings: int = 2_000
     """Batches, or matches, of one run through an exchange."""
     spark_rounds: int = 5
@@ -138,6 +143,9 @@ def quick_plan(folder: Path) -> Plan:
         large_transactions=8,
         small_transactions=16,
         two_phase_records=2_000,
+        order_rounds=1,
+        ordered_records=2_000,
+        ordered_single_records=1_000,
         routings=20,
         spark_rounds=1,
         spark_rows=20_000,

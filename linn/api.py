@@ -4,6 +4,7 @@ By kind of plugin: `hookimpl`, and for
 
 - a storage engine `EngineKind`, `StorageEngine`, `PartitionLog`;
 - delivery semantics `SemanticsKind`, `DeliverySemantics`, `LeaseSettings`;
+- a dispatch order `OrderKind`, `DispatchOrder`, `OrderOptions`, `Taken`;
 - an exchange `ExchangeKind`, `Exchange`, `Binding`, `Subject`;
 - a partitioner `PartitionerKind`, `Partitioner`;
 - an assignor of consumer groups `AssignorKind`, `Assignor`;
@@ -153,6 +154,7 @@ from linn.core.ports.service import (
 )
 from linn.core.publish.publish_lane import PublishLane
 from linn.core.publish.request import PublishAnswers, PublishRequest, PublishResult
+from linn.core.queue.dispatch_order import DispatchOrder, OrderKind, OrderOptions, Taken
 from linn.core.queue.lease import LEASE_MS_MAX, LEASE_RECORDS_MAX, LeaseSettings
 from linn.core.queue.semantics import CONFIRM_WHEN, Acks, ConfirmWhen, DeliverySemantics, SemanticsKind
 from linn.core.routing.binding_table import BindingTable
@@ -239,6 +241,7 @@ __all__ = [
     "Disk",
     "DiskFull",
     "DiskReadOnly",
+    "DispatchOrder",
     "EngineKind",
     "Env",
     "Exchange",
@@ -284,6 +287,8 @@ __all__ = [
     "Observers",
     "OffsetOutOfRange",
     "Or",
+    "OrderKind",
+    "OrderOptions",
     "Owners",
     "Pair",
     "PartitionId",
@@ -350,6 +355,7 @@ __all__ = [
     "SubscriptionUnknown",
     "SubscriptionWrongKind",
     "SyncFailed",
+    "Taken",
     "Target",
     "TlsFailed",
     "TlsInvalid",

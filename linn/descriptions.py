@@ -41,6 +41,10 @@ class TopicSettings(TypedDict, total=False):
     records_max: int | Literal["unlimited"]
     """ "unlimited": `overflow` never applies to the number of unsettled records."""
     overflow: Literal["block", "reject", "drop-head", "dead-letter"]
+    order: str
+    order_by: str | None
+    levels: int | None
+    order_window: int
     interceptors: Sequence[str]
     bindings: Sequence[dict[str, Any]]
     """Bindings with `exchange`, `key` and arguments of the exchange's type."""

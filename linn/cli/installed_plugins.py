@@ -29,6 +29,7 @@ _REGISTRIES = {
     "semantics": "delivery semantics",
     "exchanges": "exchange type",
     "partitioners": "partitioner",
+    "orders": "order",
     "assignors": "assignor",
     "formats": "format",
     "interceptors": "interceptor",

@@ -21,6 +21,7 @@ from linn.core.config.topic_settings import (
 )
 from linn.core.errors.tree import ConfigError, ConfigNotLive, ConfigUnknownKey, PluginUnknown
 from linn.core.queue.lease import LeaseSettings
+from linn.plugins.orders import linn_register_order
 
 AROUND = Surroundings(
     broker=BrokerSettings(),
@@ -28,6 +29,7 @@ AROUND = Surroundings(
     exchanges={"flights"},
     storage={"segmented-log", "dram"},
     delivery={"at-least-once": LeaseSettings(max_deliveries=7)},
+    orders={kind.name: kind for kind in linn_register_order()},
 )
 
 
@@ -46,6 +48,14 @@ def test_a_topic_made_over_the_wire_is_checked_and_filled_in_as_in_toml() -> Non
         ({"retenton": "1d"}, ConfigUnknownKey, 'topics.a.retenton: unknown key; did you mean "retention"?'),
         ({"partitions": 0}, ConfigError, "topics.a.partitions: must be a whole number >= 1, not 0"),
         ({"dead_letter": "daed"}, ConfigError, 'topics.a.dead_letter: there is no topic "daed"'),
+        ({"order": "priorty"}, PluginUnknown, 'topics.a.order: there is no order "priorty"; did you mean "priority"?'),
+        (
+            {"order": "fair", "order_by": "tenant"},
+            ConfigError,
+            'topics.a.order_by: is "label.NAME" or "routing_key", not "tenant"',
+        ),
+        ({"order": "priority", "levels": 1}, ConfigError, "topics.a.levels: must be a whole number >= 2, not 1"),
+        ({"order": "priority", "levels": 257}, ConfigError, "topics.a.levels: must be a whole number <= 256, not 257"),
         ({"storage": "drma"}, PluginUnknown, 'topics.a.storage: there is no storage "drma"; did you mean "dram"?'),
     ],
 )
@@ -86,6 +96,10 @@ topics = st.builds(
     bytes_max=sizes,
     records_max=st.none() | st.integers(1, 99),
     overflow=st.sampled_from(["block", "reject", "drop-head", "dead-letter"]),
+    order=st.sampled_from(["fifo", "fair"]),
+    order_by=st.none() | st.just("label.tenant"),
+    levels=st.none() | st.integers(2, 256),
+    order_window=st.integers(1, 1 << 31),
     bindings=st.lists(
         st.builds(BindingSettings, st.text(max_size=3), st.text(max_size=3), st.just({}) | st.just({"where": "x"})),
         max_size=2,

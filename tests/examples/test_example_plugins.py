@@ -39,6 +39,7 @@ def test_examples_exist() -> None:
         "linn-own-names",
         "linn-redact",
         "linn-sqlite-engine",
+        "linn-youngest-first",
     ]
 
 

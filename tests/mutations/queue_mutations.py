@@ -10,6 +10,7 @@ _SUBSCRIPTION = "linn.core.queue.subscription"
 _STATES = "linn.core.queue.record_states"
 _PARTITION = "linn.core.queue.partition_queue"
 _LOG = "linn.core.queue.subscription_log"
+_ORDERING = "linn.core.queue.ordering"
 _COPY = "linn.core.queue.dead_letter_copy"
 _ONCE = "At least once"
 _DEAD = "Dead letters"
@@ -110,6 +111,34 @@ QUEUE_MUTATIONS = (
         simulation="subscription",
         seed=0,
         says="the lowest that are ready, with their attempts",
+    ),
+    Mutation(
+        name="a record that comes back loses its priority",
+        breaks="What comes back keeps its place in the order of the queue.",
+        guarantee="Order",
+        module=_ORDERING,
+        original="""
+        self.order.release(offsets, classes)
+        self._add(offsets, classes)
+        """,
+        planted="""
+        self.order.release(offsets, classes)
+        self._add(offsets, [0] * len(offsets))
+        """,
+        simulation="priorities",
+        seed=0,
+        says="the first of the order",
+    ),
+    Mutation(
+        name="a key is free while its retry waits",
+        breaks="In a queue ordered by key, a retry is before the later records of its key.",
+        guarantee="Order",
+        module=_SUBSCRIPTION,
+        original="if self.ordering is not None and not delay_ms:",
+        planted="if self.ordering is not None:",
+        simulation="keys",
+        seed=0,
+        says="the first of the order",
     ),
     Mutation(
         name="attempts are forgotten by a restart",

@@ -82,6 +82,11 @@ def _two_phases() -> Run:
     return lambda seed: walks.walk(seed, two_phase=True)
 
 
+def _ordered(order: str) -> Run:
+    walks = _module("subscription", "subscription_walk")
+    return lambda seed: walks.walk(seed, order=order)
+
+
 def _over_brokers() -> Run:
     _module("broker", "raw_client")  # Clients of clusters are made of it.
     return _run_of("cluster", "transactions_over_brokers_run", "run_seed")
@@ -90,7 +95,9 @@ def _over_brokers() -> Run:
 SIMULATIONS: dict[str, Callable[[], Run]] = {
     **{name: partial(_run_of, *where) for name, where in _RUNS.items()},
     "dead letters": _dead_letters,
+    "keys": partial(_ordered, "key"),
     "log lives": _log_lives,
+    "priorities": partial(_ordered, "priority"),
     "transactions over brokers": _over_brokers,
     "replica lives": _replica_lives,
     "thinned lives": _thinned_lives,

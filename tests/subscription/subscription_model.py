@@ -14,6 +14,7 @@ class Record:
     reason: str = ""
     target: tuple[int, int] | None = None
     decision: tuple[str, int, int] | None = None  # holder, time, delivery id
+    was_waiting: bool = False  # Dead, and was not delivered before that since the index was made.
 
 
 @dataclass
@@ -22,6 +23,7 @@ class Held:
     attempt: int
     deadline: float
     offsets: set[int]
+    is_sparse: bool = False  # Of several ranges: a named range means the records in it that are held.
 
 
 @dataclass
@@ -34,6 +36,8 @@ class Model:
     records: list[Record] = field(default_factory=list)
     leases: dict[int, Held] = field(default_factory=dict)
     cursor: int = 0
+    order: str = "fifo"
+    classes: dict[int, int] = field(default_factory=dict)
 
     def offsets(self, *states: str) -> list[int]:
         return [offset for offset, record in enumerate(self.records) if record.state in states]
@@ -44,9 +48,11 @@ class Model:
             self.records[offset].state = "ready"
         return len(due)
 
-    def acquire(self, records_max: int, now: float, start: int = 0) -> tuple[int, int, int] | None:
-        """(first, end, attempt) of the lease that is due, from offset `start` on."""
+    def acquire(self, records_max: int, now: float, start: int = 0) -> tuple[list[int], int] | None:
+        """(offsets, attempt) of the lease that is due, from offset `start` on."""
         self.promote(now)
+        if self.order != "fifo":
+            return self.acquire_in_order(records_max)
         waiting = [offset for offset in self.offsets("ready", "new") if offset >= start]
         if not waiting:
             return None
@@ -61,11 +67,33 @@ class Model:
         ):
             end += 1
         self.cursor = max(self.cursor, end)
-        return first, end, lowest.attempts + 1
+        return list(range(first, end)), lowest.attempts + 1
 
-    def grant(self, delivery_id: int, consumer: int, first: int, end: int, attempt: int, now: float) -> None:
-        self.leases[delivery_id] = Held(consumer, attempt, now + self.lease_ms / 1000, set(range(first, end)))
-        for offset in range(first, end):
+    def acquire_in_order(self, records_max: int) -> tuple[list[int], int] | None:
+        """The first records of the order with equal attempts; everything is in its window."""
+        waiting = self.offsets("ready", "new")
+        if self.order == "priority":
+            top = max((self.classes[offset] for offset in waiting), default=0)
+            waiting = [offset for offset in waiting if self.classes[offset] == top]
+        if self.order == "key":
+            in_flight = self.offsets("leased", "decided", "delayed", "dead")
+            busy = {self.classes[offset] for offset in in_flight if not self.records[offset].was_waiting}
+            waiting = [
+                offset
+                for at, offset in enumerate(waiting)
+                if self.classes[offset] not in {*busy, *(self.classes[earlier] for earlier in waiting[:at])}
+            ]
+        if not waiting:
+            return None
+        attempts = self.records[waiting[0]].attempts
+        same = [self.records[offset].attempts == attempts for offset in waiting]
+        count = same.index(False) if False in same else len(same)
+        return waiting[: min(count, records_max)], attempts + 1
+
+    def grant(self, delivery_id: int, consumer: int, offsets: list[int], attempt: int, now: float) -> None:
+        is_sparse = offsets[-1] - offsets[0] >= len(offsets)
+        self.leases[delivery_id] = Held(consumer, attempt, now + self.lease_ms / 1000, set(offsets), is_sparse)
+        for offset in offsets:
             self.records[offset] = Record("leased", attempt)
 
     def current(self, consumer: int, delivery_id: int, ranges, now: float) -> list[int] | None:
@@ -76,6 +104,10 @@ class Model:
         if ranges is None:
             return sorted(held.offsets)
         named = [offset for first, end in ranges for offset in range(first, end)]
+        if held.is_sparse and len(set(named)) == len(named):
+            if not all(held.offsets & {*range(first, end)} for first, end in ranges):
+                return None
+            return sorted(held.offsets & {*named})
         good = (
             len(set(named)) == len(named) and set(named) <= held.offsets and all(first < end for first, end in ranges)
         )

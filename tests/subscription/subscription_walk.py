@@ -10,7 +10,7 @@ from test_subscription_model import SubscriptionMachine
 STEPS = 250
 
 
-def walk(seed: int, *, two_phase: bool = False) -> None:
+def walk(seed: int, *, two_phase: bool = False, order: str = "fifo") -> None:
     """Compare the subscription and the model over random steps. Raises AssertionError where the two differ."""
     rng = random.Random(seed)
     machine = SubscriptionMachine()
@@ -19,9 +19,12 @@ def walk(seed: int, *, two_phase: bool = False) -> None:
         delay_ms=rng.choice([0, 500, 1_000]),
         backoff=rng.choice(["fixed", "linear", "exponential"]),
         two_phase=two_phase,
+        order=order,
     )
     deeds, weights = zip(*_DEEDS, *_DEEDS_IN_TWO_PHASES * two_phase, strict=True)
     for deed in rng.choices(deeds, weights, k=STEPS):
+        if order != "fifo" and rng.random() < 0.01:
+            machine.change_order(rng.choice(["priority", "key"]))
         deed(machine, rng)
         machine.same_state()
         machine.same_dead_letters()

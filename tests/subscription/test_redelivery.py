@@ -31,8 +31,8 @@ def test_records_become_ready_when_their_own_delay_has_passed():
     returned.add(0, 5, attempts=1, delay_ms=2_000, now=0.0)
     returned.add(5, 9, attempts=1, delay_ms=1_000, now=0.0)
     assert returned.next_ready_at() == 1.0
-    assert returned.promote(0.999) == 0
-    assert returned.promote(1.0) == 4
+    assert returned.promote(0.999) == []
+    assert returned.promote(1.0) == [(5, 9)]
     assert list(returned.ready) == [(5, 9, 1)]
     assert returned.next_ready_at() == 2.0
 
@@ -52,5 +52,5 @@ def test_dropping_keeps_the_next_deadline_of_what_is_left():
         returned.add(first, first + 1, attempts=1, delay_ms=delay_ms, now=0.0)
     returned.drop(3, 4)
     assert returned.next_ready_at() == 2.0
-    assert returned.promote(2.0) == 1
+    assert returned.promote(2.0) == [(1, 2)]
     assert returned.next_ready_at() == 3.0

@@ -12,15 +12,20 @@ from subscription_model import Model, Record
 
 from linn.core.errors.tree import DeliveryNotCurrent, SubscriptionWrongKind
 from linn.core.queue.dead_letter import DeadLetterTarget, DeadReason
+from linn.core.queue.dispatch_order import OrderOptions
 from linn.core.queue.effects import Effects
 from linn.core.queue.event import decode_events, encode_events
 from linn.core.queue.event_run import Holder
 from linn.core.queue.lease import LeaseSettings
+from linn.core.queue.ordering import Ordering
 from linn.core.queue.subscription import SharedSubscription
+from linn.plugins.orders import KeyOrder, PriorityOrder
 from linn.semantics.at_least_once import AtLeastOnce
 from linn.semantics.at_most_once import AtMostOnce
 from linn.semantics.exactly_once import ExactlyOnce
 
+CLASSES = {offset: offset * 5 % 7 % 4 for offset in range(5_000)}
+"""The priority of each record, or the hash of its key."""
 consumers = st.integers(1, 3)
 spans = st.tuples(st.integers(0, 3), st.integers(0, 3))
 parts = st.sampled_from([None, None, None, [(0, 1)], [(1, 1)]]) | st.lists(spans, max_size=2)
@@ -40,8 +45,9 @@ class SubscriptionMachine(RuleBasedStateMachine):
         backoff=st.sampled_from(["fixed", "linear", "exponential"]),
         two_phase=st.booleans(),
         hands_over=seldom,
+        order=st.sampled_from(["fifo", "fifo", "priority", "key"]),
     )
-    def begin(self, max_deliveries, delay_ms, backoff, two_phase=False, hands_over=False):
+    def begin(self, max_deliveries, delay_ms, backoff, two_phase=False, hands_over=False, order="fifo"):
         settings = LeaseSettings(
             lease_ms=4_000,
             max_deliveries=max_deliveries,
@@ -58,7 +64,9 @@ class SubscriptionMachine(RuleBasedStateMachine):
         self.given: dict[int, tuple[int, int, int]] = {}
         self.log: list[bytes] = []
         self.model.records = [Record() for _ in range(12)]
+        self.model.order, self.model.classes = order, CLASSES
         self.subscription.recovered(self.now)
+        self.put_in_order()
         self.flush()
 
     # --- traffic -----------------------------------------------------------------------------------------------------
@@ -68,26 +76,58 @@ class SubscriptionMachine(RuleBasedStateMachine):
         """Published records are durable at once: the topic's log is another log."""
         for model in (self.model, self.durable):
             model.records += [Record() for _ in range(count)]
+        self.index()
+
+    def put_in_order(self):
+        """Begin the index of the order, with all there is."""
+        for record in self.model.records:
+            record.was_waiting = False
+        order = {"priority": PriorityOrder(OrderOptions()), "key": KeyOrder()}.get(self.model.order)
+        if order is not None:
+            start = self.subscription.settled_before()
+            self.subscription.ordering = Ordering(order, 1_000, start)
+            self.index()
+
+    def index(self):
+        """Index what has come since, in batches of up to five records."""
+        ordering, end = self.subscription.ordering, len(self.model.records)
+        while ordering is not None and ordering.indexed < end:
+            first = ordering.indexed
+            offsets = range(first, min(end, first + 5))
+            self.subscription.index(offsets, [CLASSES[offset] for offset in offsets], offsets.stop)
+        self.model.cursor = max(self.model.cursor, end) if ordering is not None else self.model.cursor
+
+    @precondition(lambda self: self.model.order != "fifo")
+    @rule(order=st.sampled_from(["priority", "key"]))
+    def change_order(self, order):
+        """The order is changed, whatever is leased, and its index built anew."""
+        self.model.order = order
+        self.put_in_order()
 
     @rule(consumer=consumers, records_max=st.integers(1, 4), start=st.none() | st.integers(0, 30))
     def acquire(self, consumer, records_max, start=None):
         expected = self.model.acquire(records_max, self.now, start or 0)
         end = len(self.model.records)
-        if start is None:
+        if start is None or self.model.order != "fifo":
             lease = self.subscription.acquire(consumer, records_max, end, self.now)
+            while lease is None and self.subscription.ordering is not None and self.subscription.ordering.has_more:
+                lease = self.subscription.acquire(consumer, records_max, end, self.now)
         else:
             lease = self.subscription.acquire_from(start, consumer, records_max, end, self.now)
         if expected is None:
             assert lease is None
             return
-        assert (lease.first, lease.end, lease.attempt) == expected, "the lowest that are ready, with their attempts"
+        got = [offset for start, stop in lease.granted_from(0) for offset in range(start, stop)]
+        if self.model.order == "fifo":
+            assert (got, lease.attempt) == expected, "the lowest that are ready, with their attempts"
+        else:
+            assert (got, lease.attempt) == (expected[0][: len(got)], expected[1]), "the first of the order"
         assert all(lease.delivery_id > given for given in self.given), "delivery ids grow, also over crashes"
         self.given[lease.delivery_id] = (consumer, lease.first, lease.end)
-        self.model.grant(lease.delivery_id, consumer, *expected, self.now)
+        self.model.grant(lease.delivery_id, consumer, got, lease.attempt, self.now)
         if self.semantics.settles_on_delivery:
-            offsets = list(range(lease.first, lease.end))
-            self.model.release(lease.delivery_id, offsets)
-            self.model.settle(offsets)
+            self.model.release(lease.delivery_id, got)
+            self.model.settle(got)
 
     def pick(self, which, stale):
         """A delivery id that was given at some time, and who got it; one of a current lease unless `stale`."""
@@ -258,7 +298,9 @@ class SubscriptionMachine(RuleBasedStateMachine):
         waiting = [offset for offset in self.model.offsets("new", "ready", "delayed") if first <= offset < end]
         assert self.subscription.dead_letter(first, end, reason) == Effects(dead=len(waiting))
         for offset in waiting:
-            self.model.kill([offset], self.model.records[offset].attempts, reason.label)
+            record = self.model.records[offset]
+            self.model.kill([offset], record.attempts, reason.label)
+            self.model.records[offset].was_waiting = record.state != "delayed"
         self.model.cursor = max(self.model.cursor, end)
 
     def purge(self, end):
@@ -312,6 +354,7 @@ class SubscriptionMachine(RuleBasedStateMachine):
         self.subscription.check()
         self.subscription.recovered(self.now)
         self.model.restart(self.now)
+        self.put_in_order()
         self.flush()
 
     # --- both agree --------------------------------------------------------------------------------------------------

@@ -85,8 +85,10 @@ class Lease {
     readonly sinceMs: number,
     /** When it is over at the latest: later than the broker has it, whose clock began before. */
     public untilMs: number,
+    /** Offsets that its batches cover: a queue with an order delivers scattered records. */
+    records: number,
   ) {
-    this.held = Number(end - first);
+    this.held = records;
   }
 }
 
@@ -208,7 +210,8 @@ export class Subscription implements PushHandler, Settler {
     const now = performance.now();
     const first = batches[0]!.header.baseOffset;
     const end = batches.at(-1)!.endOffset;
-    const lease = new Lease(this, partition, deliveryId, first, end, now, now + this.leaseMs);
+    const covered = batches.reduce((sum, batch) => sum + Number(batch.endOffset - batch.header.baseOffset), 0);
+    const lease = new Lease(this, partition, deliveryId, first, end, now, now + this.leaseMs, covered);
     this.#leases.set(keyOf(partition, deliveryId), lease);
     this.#held += lease.held;
     this.#scheduleLeaseCheck();

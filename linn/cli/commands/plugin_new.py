@@ -24,6 +24,7 @@ KINDS = {
     "interceptor": "changes or drops messages: `interceptors =` of a topic",
     "metadata-store": "holds the state of a cluster: `store =` of the cluster",
     "observer": "is told when topics and connections come and go",
+    "order": "chooses the next of a queue's ready records: `order =` of a topic",
     "partitioner": "chooses partitions for messages: `partitioner =` of a topic",
     "protocol": "speaks with clients: `protocol =` of a listener",
     "semantics": "says how a queue delivers: `delivery =` of a topic",
@@ -140,6 +141,12 @@ FACTS = {
         "linn.core.ports.observer.Observer",
         _ORDERS.rstrip(),
     ),
+    "order": Facts(
+        "order",
+        "the youngest record is delivered first.",
+        "linn.testing.orders.OrderConformance",
+        _ORDERS + 'order = "@NAME@"',
+    ),
     "partitioner": Facts(
         "partitioner",
         "keys that are the same up to their first slash share a partition.",
@@ -187,6 +194,7 @@ def _own_names() -> set[str]:
         ours.semantics,
         ours.exchanges,
         ours.partitioners,
+        ours.orders,
         ours.assignors,
         ours.protocols,
         ours.interceptors,

@@ -29,8 +29,9 @@ class HeldRecords:
     def delivered(self, delivery: Delivery) -> None:
         """Count the records of a delivery: all of them are decided, or none."""
         counts, key = self._decided if delivery.is_decided else self._leased, _key_of(delivery)
-        counts[key] = counts.get(key, 0) + delivery.end - delivery.first
-        self.count += delivery.end - delivery.first
+        count = delivery.count(delivery.first, delivery.end)
+        counts[key] = counts.get(key, 0) + count
+        self.count += count
 
     def lease_ended(self, key: Key) -> None:
         """Remove the records left under a lease."""
@@ -41,7 +42,7 @@ class HeldRecords:
         if settling.verdict in SETTLES_NOTHING and settling.verdict != Verdict.RELEASE:
             return 0
         counts = self._decided if settling.verdict == Verdict.DONE else self._leased
-        return self._take(counts, settling.delivery, settling.end - settling.first)
+        return self._take(counts, settling.delivery, settling.count)
 
     def decided(self, delivery: Delivery, records: int) -> None:
         """Count records as decided, whether or not their lease has ended meanwhile."""

@@ -8,7 +8,7 @@ task that awaits it.
 from __future__ import annotations
 
 import math
-from collections.abc import Awaitable, Callable, Generator, Iterable
+from collections.abc import Awaitable, Callable, Generator, Iterable, Sequence
 from typing import Any
 
 import anyio
@@ -16,6 +16,7 @@ import anyio.lowlevel
 
 from linn.client.arguments import U32_MAX, checked_number
 from linn.client.connection.answer import again
+from linn.core.batch.batch import RecordBatch
 from linn.core.errors.tree import DeliveryNotCurrent, LinnError
 from linn.wire.messages import WHOLE_LEASE, Settlement, Verdict
 
@@ -37,6 +38,7 @@ class Delivery:
         "rejected",
         "settled_before",
         "since_s",
+        "sparse",
         "until_s",
     )
 
@@ -64,8 +66,16 @@ class Delivery:
         """Whether the broker has decided all of these records for this consumer before, and repeats the decision."""
         self.rejected: list[tuple[int, int]] = []
         """Ranges that the application has rejected, in a two-phase delivery: their effects must not be stored."""
+        self.sparse: Sequence[RecordBatch] = ()
+        """The batches, if they have or leave gaps: a queue with an order delivers scattered records."""
         self.settled_before = 0
         """Offset below which every record is finally settled, in a two-phase delivery."""
+
+    def count(self, first: int, end: int) -> int:
+        """Count the records of [first, end)."""
+        if not self.sparse:
+            return end - first
+        return sum([it.index_at(end) - it.index_at(first) for it in self.sparse if first < it.end_offset])
 
 
 class PendingSettlement:
@@ -138,6 +148,11 @@ class PendingSettlement:
         self.state, self.error = DONE, error
         if self._event is not None:
             self._event.set()
+
+    @property
+    def count(self) -> int:
+        """Number of records."""
+        return self.delivery.count(self.first, self.end)
 
     def joins(self, later: PendingSettlement) -> bool:
         """Tell whether `later`, made after this one, can be merged into its entry."""
@@ -246,7 +261,7 @@ def make_void(settlings: Iterable[PendingSettlement]) -> None:
 
 def records_in(settlings: Iterable[PendingSettlement]) -> int:
     """Count the records that would be settled."""
-    return sum([s.end - s.first for s in settlings if s.verdict not in SETTLES_NOTHING])
+    return sum([s.count for s in settlings if s.verdict not in SETTLES_NOTHING])
 
 
 def lease_over(delivery: Delivery) -> DeliveryNotCurrent:

@@ -205,6 +205,8 @@ class Subscription:
         first, end = batches[0].base_offset, batches[-1].end_offset
         lease = Delivery(*key, message.attempt, first, end, now)
         lease.settled_before = message.settled_before
+        if sum([records.count for records in batches]) != end - first:
+            lease.sparse = batches
         lease.is_decided = message.phase == Phase.COMMIT
         if not lease.is_decided:
             lease.until_s = now + self._lease_s  # A little late: the broker's time began earlier.
@@ -437,7 +439,7 @@ class Subscription:
         self.last_ack = settling if verdict == Verdict.ACK else None
         if is_set_back:
             self._consumer._set_back(delivery.partition)
-        if end - first >= self._chunk and not (self.leased and is_late(settling, self.monotonic())):
+        if settling.count >= self._chunk and not (self.leased and is_late(settling, self.monotonic())):
             self.flush()  # A late settlement waits for its caller, which may be about to await the refusal.
         elif not self._flush_planned:
             self._flush_planned = True
@@ -537,7 +539,7 @@ class Subscription:
         """Take back unread records, and count the other records that are not known to be settled."""
         if not self.leased:
             return self._unanswered_count + records_in(self._open)
-        unread = sum([end - first for _, first, end in self._take_unread()])
+        unread = sum([delivery.count(first, end) for delivery, first, end in self._take_unread()])
         return self._unanswered_count + max(0, self.held.count - unread)
 
     def end(self) -> None:

@@ -69,7 +69,9 @@ class Work:
     @property
     def rejected_count(self) -> int:
         """Number of records that the application has rejected."""
-        return sum([max(0, min(end, self.end) - max(first, self.first)) for first, end in self.delivery.rejected])
+        first, end, count = self.first, self.end, self.delivery.count
+        rejected = [(max(start, first), min(stop, end)) for start, stop in self.delivery.rejected]
+        return sum([count(start, stop) for start, stop in rejected if start < stop])
 
     def messages(self, applied: Sequence[tuple[int, int]]) -> Iterator[Message]:
         """Return the messages without an effect yet; `applied`: the parts of `spans` with one, in order."""

@@ -179,9 +179,10 @@ class WorkSource:
             return True
         work.is_decided = await self._is_decided(subscription, work)
         if work.is_decided:
-            subscription.held.decided(work.delivery, work.end - work.first)
+            subscription.held.decided(work.delivery, work.delivery.count(work.first, work.end))
         else:
-            subscription.held.aborted(work.delivery, work.end - work.first - work.rejected_count)
+            held = work.delivery.count(work.first, work.end) - work.rejected_count
+            subscription.held.aborted(work.delivery, held)
         return work.is_decided
 
     async def _is_decided(self, subscription: Subscription, work: Work) -> bool:

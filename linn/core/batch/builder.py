@@ -15,6 +15,7 @@ from linn.core.batch.batch import (
     COLUMN_WIDTHS,
     CONTROL,
     ID_MASK,
+    KEY_HASHES,
     NUMBER_BYTES,
     OFFSET_DELTAS,
     OFFSET_SPAN_MAX,
@@ -32,17 +33,22 @@ from linn.core.batch.body import VALUES_ONLY_FIELD_COUNT, Body, HeaderColumn, la
 from linn.core.batch.column import BinaryColumn, BuiltColumn, shift_offsets
 from linn.core.batch.flat_message import DATA_AT, WORD, Buffer, Field, Parts
 from linn.core.batch.gathered_body import GatheredBody
+from linn.core.batch.key_hash import KEY_CACHED_BYTES_MAX, key_hash
 from linn.core.batch.record import Headers, Record
 from linn.core.batch.routes import NO_PAIR, Pair, encode_routes, encode_routes_cached, exact_kinds, pair_of
 from linn.core.batch.steps import STEP_RECORDS, Steps, run_steps
 from linn.core.errors.texts import counted
-from linn.core.errors.tree import MessageInvalid
+from linn.core.errors.tree import LimitExceeded, MessageInvalid
 
 _SEALED_NUMBERS_AT = 52 - DATA_AT
 _OFFSET_SPAN_AT = 120
 _CODEC_AT = 88
 _BODY_BYTES_AT = 92
 _LOW = (1 << 64) - 1
+HASHED_BYTES_MAX = 2 << 20
+"""Limit of the keys that a broker hashes for one batch: 0.2 s where none of them has come before."""
+LONG_KEYS_BYTES_MAX = 1 << 18
+"""Limit of the keys among them whose hashes are not cached: 25 ms."""
 
 
 @dataclass(slots=True)
@@ -469,6 +475,30 @@ def edit_batch(
         raise MessageInvalid(f"a message can't be encoded: {error}") from error
     assert all(column is None or len(column) == batch.count for column in (values, headers)), "one per record"
     return _part(batch, fields, edited, batch.count, batch.base_id, pair_count, batch.offset_span)
+
+
+def with_key_hashes(batch: RecordBatch) -> RecordBatch:
+    """The same batch with a column of key hashes, if any record has a key. The producer's numbers stay.
+
+    Raises BatchMalformed, FormatUnknown: the batch can't be read. LimitExceeded: too many bytes would be hashed.
+    """
+    keys = batch.body().keys
+    if keys is None:
+        return batch
+    size, found = len(keys.data), keys.to_list() if len(keys.data) <= HASHED_BYTES_MAX else ()
+    long = sum([len(key) for key in found if key is not None and len(key) > KEY_CACHED_BYTES_MAX])
+    if size > HASHED_BYTES_MAX or long > LONG_KEYS_BYTES_MAX:
+        raise LimitExceeded(
+            f"{size} bytes of keys come without their hashes: in one batch up to {HASHED_BYTES_MAX} may, and of keys "
+            f"over {KEY_CACHED_BYTES_MAX} bytes up to {LONG_KEYS_BYTES_MAX}"
+        )
+    hashes = array("I", map(key_hash, found)).tobytes()
+    fields = [*batch.raw_fields[:KEY_HASHES], hashes, *batch.raw_fields[KEY_HASHES + 1 :]]
+    message = flat_message.encode(bytes(batch.message[DATA_AT : DATA_AT + NUMBER_BYTES]), fields)
+    seal(message)
+    made = RecordBatch(message)
+    made.opener, made.messages_within = batch.opener, batch.messages_within
+    return made
 
 
 def wrap_body(

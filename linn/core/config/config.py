@@ -130,7 +130,7 @@ class Config:
         named = topics, exchanges, self.storage, delivery, self.interceptors, kinds.partitioners
         cluster = self.cluster if self.cluster is not None and self.cluster.listener is not None else None
         replication = Replication(cluster.replicas, cluster.min_in_sync) if cluster is not None else None
-        return Surroundings(self.broker, *named, list(kinds.services.values()), replication)
+        return Surroundings(self.broker, *named, list(kinds.services.values()), replication, kinds.orders)
 
 
 def read_toml(path: str) -> TomlSource:

@@ -8,6 +8,7 @@ from typing import Any, Protocol, TypeVar
 from linn.core.config.service_tables import ServiceTables
 from linn.core.errors.texts import did_you_mean
 from linn.core.errors.tree import PluginUnknown
+from linn.core.queue.dispatch_order import OrderKind
 
 K = TypeVar("K")
 
@@ -49,6 +50,8 @@ class Kinds(Protocol):
     def metadata_stores(self) -> Mapping[str, Kind]: ...
     @property
     def partitioners(self) -> Mapping[str, Kind]: ...
+    @property
+    def orders(self) -> Mapping[str, OrderKind]: ...
     @property
     def assignors(self) -> Mapping[str, Kind]: ...
     @property

@@ -7,7 +7,7 @@ The same checks apply to `[topics.NAME]` in TOML and to a topic that is made or 
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
 from linn.core.batch.steps import Steps
@@ -20,6 +20,7 @@ from linn.core.config.topic_settings import TopicSettings, with_defaults, with_m
 from linn.core.errors.names import name_problem
 from linn.core.errors.texts import counted, did_you_mean
 from linn.core.errors.tree import ConfigError, LinnError, PluginUnknown
+from linn.core.queue.dispatch_order import FIFO, OrderKind, OrderOptions
 from linn.core.routing.partitioner import DEFAULT_PARTITIONER
 
 
@@ -46,6 +47,7 @@ class Surroundings:
     services: Collection[ServiceTables] = ()
     replication: Replication | None = None
     """None: the broker has no links to others."""
+    orders: Mapping[str, OrderKind] = field(default_factory=dict)
 
 
 def decode_topic(name: str, table: Mapping[str, Any], around: Surroundings) -> Steps[TopicSettings]:
@@ -85,6 +87,7 @@ def check_topic(name: str, topic: TopicSettings, around: Surroundings, problems:
     _check_references(name, topic, around, path, problems)
     _check_limits(filled, around.broker, path, problems)
     _check_overflow(topic, path, problems)
+    _check_order(topic, around, path, problems)
     _warn_of_no_effect(topic, path, problems)
     _warn_of_attempts(filled, path, problems)
     return filled
@@ -125,6 +128,23 @@ def _check_references(name: str, topic: TopicSettings, around: Surroundings, pat
     for index, binding in enumerate(topic.bindings):
         at = (*path, "bindings", index, "exchange")
         must_exist(binding.exchange, around.exchanges, "exchange", at, problems)
+
+
+def _check_order(topic: TopicSettings, around: Surroundings, path: Path, problems: Problems) -> None:
+    must_exist(topic.order, [FIFO, *around.orders], "order", (*path, "order"), problems, PluginUnknown)
+    kind = around.orders.get(topic.order)
+    if topic.order != FIFO and kind is None:
+        return
+    takes = kind.takes if kind is not None and topic.order != FIFO else frozenset[str]()
+    for key in ("order_by", "levels"):
+        if getattr(topic, key) is not None and key not in takes:
+            problems.warn((*path, key), f'has no effect while order is "{topic.order}"')
+    if topic.order_window != TopicSettings().order_window and topic.order == FIFO:
+        problems.warn((*path, "order_window"), f'has no effect while order is "{FIFO}"')
+    if kind is not None and "order_by" in takes and not problems.any_wrong(path, "order", "order_by"):
+        wrong = kind.by_problem(OrderOptions(by=topic.order_by or ""))
+        if wrong is not None:
+            problems.add((*path, "order_by"), wrong)
 
 
 def must_exist(
@@ -174,8 +194,8 @@ def _warn_of_no_effect(topic: TopicSettings, path: Path, problems: Problems) -> 
     default = TopicSettings()
     stream_only = {"retention": "retention_ms", "retention_bytes": "retention_bytes"}
     is_queue = topic.kind == "queue" and not problems.any_wrong(path, "kind")
-    for key, field in stream_only.items() if is_queue else ():
-        if getattr(topic, field) != getattr(default, field):
+    for key, name in stream_only.items() if is_queue else ():
+        if getattr(topic, name) != getattr(default, name):
             problems.warn((*path, key), f'has no effect while kind is "{topic.kind}"')
     limited = topic.bytes_max is not None or topic.records_max is not None
     if topic.overflow != default.overflow and not limited and not problems.any_wrong(path, "bytes_max", "records_max"):

@@ -13,6 +13,7 @@ import msgspec
 from linn.core.config.decoder import encode_settings, extra_of, fields_of, rest_of
 from linn.core.config.units import UNITS_MAX
 from linn.core.errors.tree import ConfigNotLive
+from linn.core.queue.dispatch_order import FIFO, LEVELS_MAX, ORDER_WINDOW
 from linn.core.queue.lease import LEASE_MS_MAX, Backoff
 from linn.core.routing.partitioner import DEFAULT_PARTITIONER
 
@@ -32,6 +33,7 @@ Size = Annotated[int, msgspec.Meta(ge=1, le=UNITS_MAX)]
 Lease = Annotated[int, msgspec.Meta(ge=1, le=LEASE_MS_MAX)]
 Delay = Annotated[int, msgspec.Meta(ge=0, le=LEASE_MS_MAX)]
 Replicas = Annotated[int, msgspec.Meta(ge=1, le=REPLICAS_MAX)]
+Levels = Annotated[int, msgspec.Meta(ge=2, le=LEVELS_MAX)]
 _NOT_LIVE = {"live": False}
 
 
@@ -157,6 +159,30 @@ class TopicSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
             "that wait for delivery, or make dead letters of them."
         ),
     ] = "block"
+    order: Annotated[
+        str,
+        msgspec.Meta(
+            description="Which ready record is delivered next: the oldest (fifo), priority, fair, key, or a plugin's "
+            "order."
+        ),
+    ] = FIFO
+    order_by: Annotated[
+        str | None,
+        msgspec.Meta(
+            description='The origin of a record\'s class in that order: "label.NAME" or "routing_key". Default: the '
+            "order's own."
+        ),
+    ] = None
+    levels: Annotated[
+        Levels | None,
+        msgspec.Meta(description="Levels of priority; a higher priority counts as the highest level. Default: 10."),
+    ] = None
+    order_window: Annotated[
+        Count,
+        msgspec.Meta(
+            description="Ready records of a partition among which the order chooses; later ones wait in the log."
+        ),
+    ] = ORDER_WINDOW
     interceptors: Annotated[
         tuple[str, ...],
         msgspec.Meta(

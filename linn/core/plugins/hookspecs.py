@@ -40,6 +40,7 @@ if TYPE_CHECKING:
     from linn.core.ports.interceptor import InterceptorKind
     from linn.core.ports.observer import Observer
     from linn.core.ports.service import ServiceKind
+    from linn.core.queue.dispatch_order import OrderKind
     from linn.core.queue.semantics import SemanticsKind
     from linn.core.routing.exchange import ExchangeKind
     from linn.core.routing.partitioner import PartitionerKind
@@ -71,6 +72,21 @@ def linn_register_semantics() -> SemanticsKind | Sequence[SemanticsKind] | None:
     operation that failed. Any other exception is logged with the plugin's name. It fails a request with `linn.internal`
     and ends a delivery together with its connection; in a background task, such as the end of a lease, it stops the
     broker.
+    """
+
+
+@hookspec
+def linn_register_order() -> OrderKind | Sequence[OrderKind] | None:
+    """Register dispatch orders, which choose the next of a queue's ready records: `order =` in a topic.
+
+    The kind has no settings of its own; it says which of `order_by` and `levels` it takes. `make` is called once for
+    each partition of each queue, and again when the order is changed or its index is built anew. The order classifies
+    each batch once, by its header columns, and is asked for each delivery.
+
+    Failure policy: records that an order takes are checked, and skipped if they are not ready; a record that it loses
+    is delivered after the next start. An order that raises while a consumer asks ends that delivery together with its
+    connection, with the plugin's name in the log; one that raises in a background task, as a classification is, stops
+    the broker.
     """
 
 

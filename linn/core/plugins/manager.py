@@ -34,6 +34,7 @@ from linn.core.ports.authorizer import AuthorizerKind
 from linn.core.ports.interceptor import InterceptorKind
 from linn.core.ports.observer import Observer, Observers
 from linn.core.ports.service import ServiceKind
+from linn.core.queue.dispatch_order import FIFO, OrderKind
 from linn.core.queue.semantics import SemanticsKind
 from linn.core.routing.exchange import ExchangeKind
 from linn.core.routing.partitioner import PartitionerKind
@@ -72,6 +73,7 @@ class PluginManager:
         self.authorizers: dict[str, AuthorizerKind] = {}
         self.metadata_stores: dict[str, MetadataStoreKind] = {}
         self.partitioners: dict[str, PartitionerKind] = {}
+        self.orders: dict[str, OrderKind] = {}
         self.assignors: dict[str, AssignorKind] = {}
         self.formats: dict[str, FormatKind] = {}
         self.services: dict[str, ServiceKind] = {}
@@ -98,6 +100,8 @@ class PluginManager:
             "linn_register_metadata_store", MetadataStoreKind, self.metadata_stores, "cluster", "metadata store"
         )
         self._bring("linn_register_partitioner", PartitionerKind, self.partitioners, "topics", "partitioner")
+        self._bring("linn_register_order", OrderKind, self.orders, "topics", "order")
+        self._check_orders()
         self._bring("linn_register_assignor", AssignorKind, self.assignors, "groups", "assignor")
         self._bring("linn_register_format", FormatKind, self.formats, "topics", "format")
         self._check_format_numbers()
@@ -215,6 +219,11 @@ class PluginManager:
                 brought = f'which plugin "{self._owners[FormatKind, other]}" uses for the format "{other}"'
                 raise self._failure(owner, f'the format "{kind.name}" has the number {number}, {brought}')
             taken[number] = kind
+
+    def _check_orders(self) -> None:
+        if FIFO in self.orders:
+            owner = self._owners[OrderKind, FIFO]
+            raise self._failure(owner, f'the order "{FIFO}" has the name that means none')
 
     def _check_mechanisms(self) -> None:
         for kind in self.authenticators.values():

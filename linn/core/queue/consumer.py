@@ -1,6 +1,6 @@
 """QueueConsumer: one of the consumers that compete for a queue, or for a named subscription of a stream.
 
-Laws: it leases the lowest ready records of the partition that was asked longest ago. A lease is of one delivery: what a
+Laws: it leases the next ready records of the partition that was asked longest ago. A lease is of one delivery: what a
 delivery does not take of it goes back at once. Records that were decided to its name come first, before any lease.
 """
 
@@ -41,6 +41,7 @@ from linn.core.loop.waiting import ReadySignal, WaitDeadline
 from linn.core.queue.event_run import Holder
 from linn.core.queue.lease import LEASE_RECORDS_MAX, Lease
 from linn.core.queue.offset_ranges import Range
+from linn.core.queue.offset_rows import lowest_of
 from linn.core.queue.partition_queue import PartitionQueue
 from linn.core.queue.record_states import DecidedRange
 
@@ -132,12 +133,16 @@ class QueueConsumer:
     async def next_from(self, partition: int, start: int, records_max: int, bytes_max: int) -> Delivery:
         """Take ready records of one partition from offset `start` on; without waiting: there may be none.
 
-        Raises PartitionUnknown; SubscriptionWrongKind if records are settled on delivery; and the errors of `next`.
+        Raises PartitionUnknown; SubscriptionWrongKind if records are settled on delivery, or if the topic has an order;
+        and the errors of `next`.
         """
         if not self.lease_ms:
             text = f"topic {self._queue.topic} delivers at most once: nothing is taken from the middle of its queue"
             raise SubscriptionWrongKind(text)
         partition_queue = self._queue.partition_queue(partition)
+        if partition_queue.subscription.ordering is not None:
+            text = f"topic {self._queue.topic} has an order: nothing is taken from the middle of its queue"
+            raise SubscriptionWrongKind(text)
         while True:
             self._put_back_rest()
             self._check_open()
@@ -331,9 +336,10 @@ class QueueConsumer:
         partition_queue = self._queue.partition_queues[self._lease_partition]
         # Records dropped by retention meanwhile are skipped.
         first = max(self._lease_at, min(partition_queue.partition.start_offset, lease.end))
-        end = min(lease.end, first + records_max)
+        ranges = lowest_of(lease.granted_from(first), records_max)
+        first, end = (ranges[0][0], ranges[-1][1]) if ranges else (lease.end, lease.end)
         try:
-            batches = await partition_queue.read(first, end, bytes_max, self.accepts) if first < end else ()
+            batches = await partition_queue.read(ranges, bytes_max, self.accepts) if ranges else ()
         except OffsetOutOfRange:
             if partition_queue.partition.start_offset > first:
                 return NOTHING  # Retention was faster; the next attempt begins after it.
@@ -353,7 +359,8 @@ class QueueConsumer:
             self._abandon(partition_queue, lease)
             raise
         if partition_queue.partition.transactions.markers and self.lease_ms:
-            void = _between(batches, first, batches[-1].end_offset if batches else end)
+            behind = batches[-1].end_offset if batches else end
+            void = [gap for start, stop in ranges for gap in _between(batches, start, min(stop, behind))]
             if void:
                 with contextlib.suppress(DeliveryNotCurrent):  # It expired meanwhile.
                     now, subscription = partition_queue.clock.monotonic(), partition_queue.subscription
@@ -408,7 +415,7 @@ class QueueConsumer:
         partition_queue.reject_unreadable(self.id, lease)
         behind = partition_queue.unreadable.stop
         self._go_on(partition_queue, lease, behind)
-        self._unreadable_left = max(0, behind - lease.end)
+        self._unreadable_left = max(0, behind - lease.end) if lease.granted is None else 0
 
     def _abandon(self, partition_queue: PartitionQueue, lease: Lease) -> None:
         self._give_back(partition_queue, lease)
@@ -512,9 +519,11 @@ def _between(batches: Sequence[RecordBatch], first: int, end: int) -> list[Range
     """The offsets of [first, end) that no batch covers."""
     found: list[Range] = []
     for batch in batches:
+        if batch.base_offset >= end:
+            break
         if first < batch.base_offset:
             found.append((first, batch.base_offset))
-        first = batch.end_offset
+        first = max(first, batch.end_offset)
     if first < end:
         found.append((first, end))
     return found

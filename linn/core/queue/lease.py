@@ -1,9 +1,9 @@
 """Leases: records that one consumer holds for a time; and the book of all leases of one subscription.
 
-Laws: a lease is one contiguous range of offsets with one attempt number. Its delivery id is greater than every one
-given out before, also before a restart. It is current for an offset from the grant until that offset is settled or
-returned, and never at or after its deadline, whether or not the expiry has been processed yet. Nothing that a peer
-sends can make the book assert.
+Laws: a lease is a set of offsets with one attempt number: one range in a queue without an order, at most
+LEASE_RANGES_MAX otherwise. Its delivery id is greater than every one given out before, also before a restart. It is
+current for an offset from the grant until that offset is settled or returned, and never at or after its deadline,
+whether or not the expiry has been processed yet. Nothing that a peer sends can make the book assert.
 """
 
 from __future__ import annotations
@@ -23,6 +23,8 @@ LEASE_MS_MAX = 7 * 24 * 3_600_000
 
 LEASE_RECORDS_MAX = 16_384
 """Limit of the records of one lease: a consumer with a huge credit still leaves something to the others."""
+LEASE_RANGES_MAX = 512
+"""Limit of the ranges of one lease: each is a row of the state log, and is read and settled by itself."""
 DOUBLINGS_MAX = 62
 """Doublings after which an exponential delay stops growing: every cap is reached long before."""
 STALE_DEADLINES_MIN = 64
@@ -78,7 +80,9 @@ class LeaseSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_
 
 @dataclass(slots=True, eq=False)
 class Lease:
-    """A grant of `acquire`: [first, end), to one consumer, until `deadline`. Only the book changes it."""
+    """A grant of `acquire`: offsets from `first` to `end` - 1, to one consumer, until `deadline`. Only the book changes
+    it.
+    """
 
     delivery_id: int
     consumer: int
@@ -89,7 +93,9 @@ class Lease:
     deadline: float
     """Monotonic seconds."""
     held: OffsetRanges | None = None
-    """Offsets still held after a part was settled or returned; None: all of them."""
+    """Offsets still held, of a lease of several ranges or after a part was settled or returned; None: all of them."""
+    granted: Sequence[Range] | None = None
+    """The offsets as they were granted; None: all from `first` to `end` - 1."""
     ended: bool = False
     """Whether it holds no offsets any more."""
 
@@ -98,6 +104,11 @@ class Lease:
         if self.ended:
             return []
         return [(self.first, self.end)] if self.held is None else list(self.held)
+
+    def granted_from(self, offset: int) -> list[Range]:
+        """The offsets that were granted, held or not, from an offset on."""
+        granted = [(self.first, self.end)] if self.granted is None else self.granted
+        return [(max(first, offset), end) for first, end in granted if end > offset]
 
     def count_within(self, first: int, end: int) -> int:
         """The number of offsets of [first, end) that it still holds."""
@@ -133,17 +144,22 @@ class LeaseBook:
         self._by_consumer: dict[int, dict[int, Lease]] = {}
         self._deadlines: list[tuple[float, int, Lease]] = []
 
-    def grant(self, consumer: int, first: int, end: int, attempt: int, deadline: float) -> Lease:
-        """Grant a lease with the next delivery id. The caller makes sure that these records are not leased."""
+    def grant(self, consumer: int, ranges: Sequence[Range], attempt: int, deadline: float) -> Lease:
+        """Grant a lease of ascending ranges with the next delivery id. None of these records may be leased."""
         delivery_id = self.next_delivery_id
         self.next_delivery_id = delivery_id + 1
+        first, end = ranges[0][0], ranges[-1][1]
         lease = Lease(delivery_id, consumer, first, end, attempt, deadline)
+        count = end - first
+        if len(ranges) > 1:
+            lease.granted, lease.held = ranges, OffsetRanges(ranges)
+            count = lease.held.count
         mine = self._by_consumer.get(consumer)
         if mine is None:
             mine = self._by_consumer[consumer] = {}
         mine[delivery_id] = lease
         self._leases += 1
-        self.count += end - first
+        self.count += count
         self._push(lease)
         return lease
 
@@ -158,12 +174,15 @@ class LeaseBook:
     def release(self, lease: Lease, ranges: Iterable[Range] | None, *, lost: bool = False) -> list[Range]:
         """End the lease, or the named part of it; returns the offsets released, in order.
 
-        `lost`: it expired, or the records are gone.
+        `lost`: it expired, or the records are gone. In a lease of several ranges, a named range means the records in it
+        that the lease still holds.
 
         Raises:
             DeliveryNotCurrent: a range is empty, is named twice, or is not held by the lease. Nothing was changed.
         """
-        if ranges == [(lease.first, lease.end)] and lease.held is None and not lease.ended:
+        if ranges is not None and lease.granted is not None and not lease.ended:
+            ranges = _held_in(lease, ranges)
+        elif ranges == [(lease.first, lease.end)] and lease.held is None and not lease.ended:
             ranges = None
         pieces = lease.ranges() if ranges is None else _checked(lease, ranges)
         if ranges is None:
@@ -262,6 +281,22 @@ def _checked(lease: Lease, ranges: Iterable[Range]) -> list[Range]:
             raise _not_current_for(lease, first, end)
         previous = end
     return pieces
+
+
+def _held_in(lease: Lease, ranges: Iterable[Range]) -> list[Range] | None:
+    """The offsets that a lease of several ranges holds in ascending ranges; None: all that it holds.
+
+    Raises DeliveryNotCurrent: it holds none in one of them, or they overlap.
+    """
+    held, found, previous = lease.held, list[Range](), lease.first
+    assert held is not None
+    for first, end in sorted(ranges):
+        pieces = held.intersect(first, end) if previous <= first < end else []
+        if not pieces:
+            raise _not_current_for(lease, first, end)
+        found += pieces
+        previous = end
+    return None if found and len(found) == len(held) and found == list(held) else found
 
 
 def _not_current_for(lease: Lease, first: int, end: int) -> DeliveryNotCurrent:

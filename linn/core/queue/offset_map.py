@@ -14,7 +14,7 @@ from collections.abc import Iterator, Sequence
 from itertools import chain
 from typing import Any, Generic, TypeVar
 
-from linn.core.queue.offset_rows import BETWEEN_MAX, joined, outside
+from linn.core.queue.offset_rows import BETWEEN_MAX, inside, joined, outside
 from linn.core.queue.range_parts import RangeParts
 
 V = TypeVar("V")
@@ -147,6 +147,15 @@ class OffsetMap(RangeParts, Generic[V]):
             found.append(piece)
             count -= piece[1] - piece[0]
         return found
+
+    def pieces_within(self, firsts: Sequence[int], ends: Sequence[int]) -> list[tuple[int, int, V]]:
+        """The parts of ascending ranges, at least one, that have a value, as (first, end, value), in order."""
+        between = self.ranges_within(firsts[0], ends[-1])
+        if not between:
+            return []
+        if between > BETWEEN_MAX * len(firsts):
+            return [piece for first, end in zip(firsts, ends, strict=True) for piece in self.pieces(first, end)]
+        return inside(self.pieces(firsts[0], ends[-1]), firsts, ends)
 
     def take_rows(self, firsts: Sequence[int], ends: Sequence[int]) -> None:
         """Remove the values of ascending ranges, at least one."""

@@ -35,6 +35,49 @@ def outside(pieces: list[tuple[int, int, V]], firsts: Sequence[int], ends: Seque
     return kept
 
 
+def inside(pieces: list[tuple[int, int, V]], firsts: Sequence[int], ends: Sequence[int]) -> list[tuple[int, int, V]]:
+    """The parts of `pieces` that lie in one of the ranges."""
+    found: list[tuple[int, int, V]] = []
+    at, count = 0, len(firsts)
+    for first, end, value in pieces:
+        while at < count and ends[at] <= first:
+            at += 1
+        while at < count and firsts[at] < end:
+            found.append((max(first, firsts[at]), min(end, ends[at]), value))
+            if ends[at] > end:
+                break  # The range may go on in the next piece.
+            at += 1
+    return found
+
+
+def ranges_of(offsets: Sequence[int]) -> list[tuple[int, int]]:
+    """The ranges of ascending offsets."""
+    found: list[tuple[int, int]] = []
+    if not offsets:
+        return found
+    if offsets[-1] - offsets[0] + 1 == len(offsets):
+        return [(offsets[0], offsets[-1] + 1)]
+    first = end = offsets[0]
+    for offset in offsets:
+        if offset != end:
+            found.append((first, end))
+            first = offset
+        end = offset + 1
+    found.append((first, end))
+    return found
+
+
+def lowest_of(ranges: Sequence[tuple[int, int]], count_max: int) -> list[tuple[int, int]]:
+    """The lowest `count_max` offsets of ascending ranges."""
+    found: list[tuple[int, int]] = []
+    for first, end in ranges:
+        if count_max <= 0:
+            break
+        found.append((first, min(end, first + count_max)))
+        count_max -= found[-1][1] - first
+    return found
+
+
 def joined(pieces: list[tuple[int, int, V]]) -> list[tuple[int, int, V]]:
     """The same pieces, with touching ones of equal value joined."""
     found: list[tuple[int, int, V]] = []

@@ -37,14 +37,17 @@ from linn.core.errors.tree import (
 )
 from linn.core.log.mark import Mark
 from linn.core.log.partition import Partition, Role
+from linn.core.log.picked_reading import read_picked
 from linn.core.log.state_log import ROOM_RETRY_S, StateLog
 from linn.core.queue.damage import Damage
 from linn.core.queue.dead_letter import DeadReason
+from linn.core.queue.dispatch_order import TopicOrder
 from linn.core.queue.effects import Effects
 from linn.core.queue.event import SubscriptionEvent
 from linn.core.queue.event_run import Holder
 from linn.core.queue.lease import Lease
 from linn.core.queue.offset_ranges import Range
+from linn.core.queue.ordered_queue import OrderedQueue
 from linn.core.queue.record_states import DecidedRange
 from linn.core.queue.semantics import DeliverySemantics
 from linn.core.queue.subscription import SharedSubscription
@@ -212,9 +215,28 @@ class PartitionQueue:
         """The undecodable batch that was found last: it is examined once."""
         self._on_ready = on_ready
         self._alarm = Alarm(clock, spawn, self._expire)
+        self.ordered: OrderedQueue | None = None
+        """The index of the topic's order; None: it has no order."""
         self._void: list[Range] = []
         """Offsets that readers never get, to be settled once the stable offset has passed them."""
         self._rests = self._has_rested = False
+
+    def set_order(self, order: TopicOrder | None) -> None:
+        """Deliver in an order from now on; None: by offset. Leases go on."""
+        if order == (self.ordered.order if self.ordered is not None else None):
+            return
+        self.subscription.ordering = None
+        if self.ordered is not None:
+            self.ordered.close()
+        self.ordered = None if order is None else OrderedQueue(self, order)
+        if self.log.is_open:
+            self._begin_order()
+
+    def _begin_order(self) -> None:
+        if self.ordered is not None:
+            self.ordered.begin()
+        else:
+            self._on_ready()
 
     # --- starting and stopping ---
 
@@ -245,7 +267,7 @@ class PartitionQueue:
         await self.log.begin()
         self.partition.watchers.add(self._on_advance)
         self.partition.on_void.append(self._settle_void)
-        self._on_ready()
+        self._begin_order()
         self.follow(effects)
         # Offsets may have become void while this subscription was closed.
         hidden = self.partition.transactions.hidden.exact(self.subscription.settled_before())
@@ -279,6 +301,8 @@ class PartitionQueue:
         """Hear of nothing more; returns whether it had begun."""
         self.is_closed = True
         self._alarm.cancel()
+        if self.ordered is not None:
+            self.ordered.close()
         if not self.log.is_open:
             return False
         self.partition.watchers.remove(self._on_advance)
@@ -289,11 +313,16 @@ class PartitionQueue:
 
     def is_ready(self) -> bool:
         """Whether `acquire` would find something."""
-        return (
-            self.log.is_open
-            and not self._rests
-            and (bool(self.handovers.owed) or self.subscription.ready_count(self.partition.stable_offset) > 0)
-        )
+        return self.log.is_open and not self._rests and (bool(self.handovers.owed) or self._has_ready())
+
+    def _has_ready(self) -> bool:
+        if self.ordered is not None:
+            return self.ordered.is_ready()
+        return self.subscription.ready_count(self.partition.stable_offset) > 0
+
+    def has_more(self) -> None:
+        """Offer records to consumers: there may be more of them."""
+        self._on_ready()
 
     def acquire(self, consumer: int, records_max: int, start: int | None = None) -> Lease | None:
         """Lease ready records to a consumer, or hand them over if delivery settles them.
@@ -303,7 +332,7 @@ class PartitionQueue:
         Raises StorageError: the event of a handover can't be written. Once it can, the next consumer that asks gets the
         records.
         """
-        if not self.log.is_open or self._rests:
+        if not self.log.is_open or self._rests or (self.ordered is not None and not self.ordered.is_built):
             return None
         if not self.handovers.owed:
             now, end = self.clock.monotonic(), self.partition.stable_offset
@@ -312,6 +341,8 @@ class PartitionQueue:
             else:
                 lease = self.subscription.acquire_from(start, consumer, records_max, end, now)
             if lease is None:
+                if self.ordered is not None:
+                    self.ordered.search_on()
                 return None
             if not self.subscription.semantics.settles_on_delivery:
                 # A lease lost in a crash is granted again: its event may be written late, and nothing waits for it.
@@ -321,18 +352,22 @@ class PartitionQueue:
             self.handovers.owed.append(lease)
         return self.handovers.take(consumer)
 
-    async def read(self, first: int, end: int, bytes_max: int, accepts: Sequence[int]) -> Sequence[RecordBatch]:
+    async def read(self, ranges: Sequence[Range], bytes_max: int, accepts: Sequence[int]) -> Sequence[RecordBatch]:
         """The records of a lease, or as many as fit, in one of the formats that `accepts` names.
 
         Raises LogCorrupt, OffsetOutOfRange, BatchMalformed, FormatUnknown.
         """
+        first, end = ranges[0]
         if self.damage.ranges:
             await self.damage.check(first)
         if first in self.unreadable:
             raise BatchMalformed(f"the records before offset {self.unreadable.stop} can't be decoded")
         if not self.log.ids_noted or self.subscription.semantics.settles_on_delivery:
             await self.log.until_deliverable()
-        batches = await self.partition.read_range(first, end, bytes_max, accepts)
+        if len(ranges) == 1:
+            batches = await self.partition.read_range(first, end, bytes_max, accepts)
+        else:
+            batches = await read_picked(self.partition, ranges, bytes_max, accepts)
         self._has_rested = False
         if self.damage.ranges and batches:
             self.damage.forget(batches[0].base_offset, batches[-1].end_offset)
@@ -493,7 +528,10 @@ class PartitionQueue:
     def _on_advance(self) -> None:
         if self._void:
             self._settle_void()
-        self._on_ready()
+        if self.ordered is not None:
+            self.ordered.go_on()
+        else:
+            self._on_ready()
 
     def _settle_void(self, more: Sequence[Range] = ()) -> None:
         """Settle offsets that readers never get, as far as they are below the stable offset."""
@@ -523,6 +561,10 @@ class PartitionQueue:
         """Do what a change of the subscription asks for. Call `log.flush` after it."""
         if effects.ready:
             self._on_ready()
+        if self.ordered is not None:
+            self.ordered.go_on()
+            if effects.settled and self.ordered.is_ready():
+                self._on_ready()  # A key or a share may be free.
         if effects.dead:
             self.dead_letters.count += effects.dead
             self.dead_letters.begin_if_due()

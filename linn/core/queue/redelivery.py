@@ -11,6 +11,7 @@ from heapq import heapify, heappop, heappush
 from typing import NamedTuple
 
 from linn.core.queue.offset_map import OffsetMap
+from linn.core.queue.offset_ranges import Range
 
 
 class Delay(NamedTuple):
@@ -48,11 +49,11 @@ class ReturnedRecords:
         self.delayed.set(first, end, Delay(attempts, ready_at))
         heappush(self._ready_at, (ready_at, first, end))
 
-    def promote(self, now: float) -> int:
-        """Make records ready whose delay has passed; returns their number."""
+    def promote(self, now: float) -> list[Range]:
+        """Make records ready whose delay has passed; returns them, in order."""
         heap = self._ready_at
         if not heap or heap[0][0] > now:
-            return 0
+            return []
         due: list[tuple[int, int, Delay]] = []
         while heap and heap[0][0] <= now:
             ready_at, first, end = heappop(heap)
@@ -65,7 +66,7 @@ class ReturnedRecords:
         due.sort()
         self.delayed.take_rows([first for first, _, _ in due], [end for _, end, _ in due])
         self.ready.set_rows([(first, end, delay.attempts) for first, end, delay in due])
-        return sum([end - first for first, end, _ in due])
+        return [(first, end) for first, end, _ in due]
 
     def next_ready_at(self) -> float | None:
         """The time when the next delay passes, or None."""

@@ -7,8 +7,8 @@ without further attempts, `subscription_event` for the events that survive a res
 Laws:
 - It works on ranges of offsets. Two records are distinguished only when something happened to one and not to the
   other.
-- A lease is taken from the lowest ready offset; leased, delayed and dead records are skipped, so nothing waits
-  behind a slow record, and returned records keep their place.
+- A lease is taken from the lowest ready offset, or by the topic's order; leased, delayed and dead records are skipped,
+  so nothing waits behind a slow record, and returned records keep their place.
 - A refused request changes nothing.
 - Records may be decided to a consumer by its name. They wait for it alone, however long it takes and
   whatever restarts; only `done`, by that name, or an operator ends it.
@@ -21,11 +21,11 @@ effects; the caller performs them.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 
 from linn.core.errors.texts import reason_text
 from linn.core.errors.tree import DeliveryNotCurrent, LimitExceeded, SubscriptionWrongKind
-from linn.core.queue.dead_letter import DeadLetterTarget, DeadRange, DeadReason
+from linn.core.queue.dead_letter import DeadLetterTarget, DeadReason
 from linn.core.queue.effects import Effects
 from linn.core.queue.event import (
     ATTEMPTS_MAX,
@@ -42,9 +42,10 @@ from linn.core.queue.event import (
 from linn.core.queue.event_run import Holder
 from linn.core.queue.lease import LEASE_MS_MAX, Lease, OnReleased
 from linn.core.queue.offset_ranges import Range
-from linn.core.queue.record_states import DecidedRange, Decision, RecordStates
+from linn.core.queue.ordering import Ordering
+from linn.core.queue.record_states import Decision, RecordStates
 from linn.core.queue.semantics import DeliverySemantics
-from linn.core.queue.subscription_statistics import SubscriptionStatistics
+from linn.core.queue.subscription_view import SubscriptionView
 
 DELIVERY_ID_GAP = 1 << 32
 """Jump of delivery ids at a restart: more than can have been given out since the event log was last durable."""
@@ -52,7 +53,7 @@ DECIDED_RANGES_MAX = 16_384
 """Limit of the decided ranges of one subscription on one partition: a table of them is at most a few MiB."""
 
 
-class SharedSubscription:
+class SharedSubscription(SubscriptionView):
     """One shared subscription on one partition, under the semantics of its topic."""
 
     def __init__(self, semantics: DeliverySemantics, start: int) -> None:
@@ -60,13 +61,16 @@ class SharedSubscription:
         self.semantics = semantics
         """May be replaced by the same semantics with other settings; existing leases and delays keep their deadlines.
         """
+        self.ordering: Ordering | None = None
+        """The topic's order; None: the lowest offset is next."""
         self._states = RecordStates(start)
         self._events = EventBuffer()
 
     # --- delivering --------------------------------------------------------------------------------------------------
 
     def acquire(self, consumer: int, records_max: int, end: int, now: float) -> Lease | None:
-        """Lease the lowest ready records below `end` (the high watermark) to a consumer; None if none is ready.
+        """Lease the lowest ready records below `end` (the high watermark) to a consumer, or the next ones by the
+        topic's order. None if none is ready.
 
         The lease may be shorter than `records_max` although more is ready: ask again. If delivery settles records, the
         lease has ended, and they are settled.
@@ -74,20 +78,24 @@ class SharedSubscription:
         assert records_max > 0
         states, records_max = self._states, min(records_max, self.semantics.lease_records_max)
         assert not states.orphaned.count, "recovered() comes before the first acquire"
-        states.returned.promote(now)
+        self._promote(now)
+        if self.ordering is not None:
+            taken = self.ordering.take(states, records_max)
+            return None if taken is None else self._lease(consumer, *taken, now)
         ready = states.returned.ready
         found = ready.take_lowest(records_max) if ready.count else self._take_new(records_max, end)
-        return self._lease(consumer, found, now)
+        return None if found is None else self._lease(consumer, [found[:2]], found[2], now)
 
     def acquire_from(self, start: int, consumer: int, records_max: int, end: int, now: float) -> Lease | None:
-        """Lease records from offset `start` on; ready ones before it stay ready."""
+        """Lease records from offset `start` on; ready ones before it stay ready. Not for a topic with an order."""
+        assert self.ordering is None
         states, records_max = self._states, min(records_max, self.semantics.lease_records_max)
-        states.returned.promote(now)
+        self._promote(now)
         found = states.returned.ready.take_from(start, records_max)
         if found is None and start < end:
             states.advance(start)
             found = self._take_new(records_max, end)
-        return self._lease(consumer, found, now)
+        return None if found is None else self._lease(consumer, [found[:2]], found[2], now)
 
     def _take_new(self, records_max: int, end: int) -> tuple[int, int, int] | None:
         """The lowest records that were never delivered, as (first, end, attempts)."""
@@ -98,14 +106,12 @@ class SharedSubscription:
         self._states.cursor = stop
         return first, stop, 0
 
-    def _lease(self, consumer: int, found: tuple[int, int, int] | None, now: float) -> Lease | None:
-        if found is None:
-            return None
-        first, end, attempts = found
+    def _lease(self, consumer: int, ranges: Sequence[Range], attempts: int, now: float) -> Lease:
         attempt = min(attempts + 1, ATTEMPTS_MAX)
         leases, semantics = self._states.leases, self.semantics
-        lease = leases.grant(consumer, first, end, attempt, now + semantics.lease_ms / 1000)
-        self._events.acquired(first, end, attempt, lease.delivery_id)
+        lease = leases.grant(consumer, ranges, attempt, now + semantics.lease_ms / 1000)
+        for first, end in ranges:
+            self._events.acquired(first, end, attempt, lease.delivery_id)
         if semantics.settles_on_delivery:
             self._settle(leases.release(lease, None))
         return lease
@@ -191,10 +197,6 @@ class SharedSubscription:
         self._states.leases.forget_consumer(consumer)
         return effects
 
-    def leases_of(self, consumer: int) -> list[Lease]:
-        """A consumer's leases, oldest first."""
-        return self._states.leases.of_consumer(consumer)
-
     def return_leases(self, leases: Iterable[Lease], now: float) -> Effects:
         """Return some leases; the caller ends with `consumer_gone`. Leases that have ended are skipped."""
         effects = Effects()
@@ -209,14 +211,22 @@ class SharedSubscription:
         effects = Effects()
         while (lease := leases.pop_expired(now)) is not None:
             effects = effects.plus(self._return_lease(lease, None, now, lost=True))
-        return effects.plus(Effects(ready=self._states.returned.promote(now)))
+        return effects.plus(Effects(ready=self._promote(now)))
+
+    def _promote(self, now: float) -> int:
+        """Make records ready whose delay has passed; returns their number."""
+        due = self._states.returned.promote(now)
+        if due and self.ordering is not None:
+            self.ordering.came_back(due)
+        return sum([end - first for first, end in due])
 
     def take_back(self, lease: Lease) -> None:
         """Undo the settlement of a lease that was handed to no consumer: its records are delivered after a restart.
 
         Only `snapshot_events` may follow, which includes it.
         """
-        self._states.orphan(lease.first, lease.end, lease.attempt)
+        for first, end in lease.granted_from(lease.first):
+            self._states.orphan(first, end, lease.attempt)
 
     def next_deadline(self) -> float | None:
         """The time of the next change by `expire`, in monotonic seconds; None: never, as things are."""
@@ -314,55 +324,7 @@ class SharedSubscription:
             effects = effects.plus(self._return_lease(lease, [it for it in held if it[0] < it[1]], now))
         return effects
 
-    def decided(self) -> list[DecidedRange]:
-        """Everything that was decided and is not done, lowest offset first."""
-        return [DecidedRange(*piece) for piece in self._states.decided]
-
-    def decided_to(self, holder: str) -> list[DecidedRange]:
-        """Everything that was decided to one holder and is not done, lowest offset first."""
-        return [it for it in self.decided() if it.decision.holder.name == holder]
-
-    def decided_within(self, first: int, end: int, decision: Decision) -> list[Range]:
-        """The parts of [first, end) for which a decision holds."""
-        return [(start, stop) for start, stop, it in self._states.decided.pieces(first, end) if it == decision]
-
-    def decided_before(self, offset: int) -> list[DecidedRange]:
-        """Everything below an offset that was decided and is not done."""
-        decided = self._states.decided
-        return [DecidedRange(*piece) for piece in decided.pieces(0, offset)] if decided.count and offset else []
-
-    @property
-    def decided_count(self) -> int:
-        """The number of records that were decided and are not done."""
-        return self._states.decided.count
-
-    @property
-    def pinned_count(self) -> int:
-        """The number of settled records behind the first that is decided and not done."""
-        states = self._states
-        if not states.decided.count:
-            return 0
-        first = states.decided.lowest(1)[0][0]
-        return states.settled.count - sum(end - start for start, end in states.settled.intersect(states.low, first + 1))
-
     # --- dead letters ------------------------------------------------------------------------------------------------
-
-    def dead(self) -> list[DeadRange]:
-        """All dead records, lowest offset first, until `dead_lettered` settles them; also after a restart."""
-        return self._states.dead.ranges()
-
-    def lowest_dead(self, records: int) -> list[DeadRange]:
-        """The lowest of `dead()`, until they hold so many records; costs as much as it returns."""
-        return self._states.dead.lowest(records)
-
-    def cause_of(self, offset: int) -> str:
-        """The reason that a consumer gave last for returning or rejecting a record; "" if none was given, or kept."""
-        causes = self._states.causes.pieces(offset, offset + 1) if self._states.causes.count else ()
-        return causes[0][2] if causes else ""
-
-    def end_of_waiting(self, records: int, end: int) -> int:
-        """The offset below which the lowest `records` records lie that wait for delivery; at most `end`."""
-        return self._states.returned.end_of_lowest(records, self._states.cursor, end)
 
     def dead_letter(self, first: int, end: int, reason: DeadReason) -> Effects:
         """Make the records of [first, end) dead that wait for delivery, whatever their attempts: TTL and overflow.
@@ -371,7 +333,9 @@ class SharedSubscription:
         """
         self._states.advance(end)
         effects = Effects()
-        for start, stop, attempts in self._states.returned.drop(first, end):
+        dropped = self._states.returned.drop(first, end)
+        self._left([piece[:2] for piece in dropped])
+        for start, stop, attempts in dropped:
             effects = effects.plus(self._kill([(start, stop)], attempts, reason))
         return effects
 
@@ -398,8 +362,12 @@ class SharedSubscription:
         states = self._states
         if offset <= states.low:
             return 0
-        lost = sum(end - first for first, end in states.settled.gaps(states.low, offset))
+        gone = states.settled.gaps(states.low, offset)
+        lost = sum(end - first for first, end in gone)
         states.forget_before(offset)
+        self._left(gone)
+        if self.ordering is not None:
+            self.ordering.settled(gone)
         self._events.add(Skipped(offset))
         return lost
 
@@ -413,77 +381,34 @@ class SharedSubscription:
         if first >= end:
             return Effects()
         self._states.advance(end)
-        return self._settle([piece[:2] for piece in self._states.returned.drop(first, end)])
+        return self._settle_waiting(first, end)
+
+    def _settle_waiting(self, first: int, end: int) -> Effects:
+        """Settle the records of [first, end) that wait for delivery."""
+        dropped = [piece[:2] for piece in self._states.returned.drop(first, end)]
+        self._left(dropped)
+        return self._settle(dropped)
+
+    def _left(self, ranges: list[Range]) -> None:
+        """Note that records are not ready any more, which no consumer took."""
+        if self.ordering is not None:
+            self.ordering.left(ranges)
+
+    # --- an order ----------------------------------------------------------------------------------------------------
+
+    def index(self, offsets: Sequence[int], classes: Sequence[int], end: int) -> None:
+        """Index records in the topic's order, see `Ordering.index`."""
+        assert self.ordering is not None
+        self.ordering.index(self._states, offsets, classes, end)
 
     def settle_void_leased(self, consumer: int, delivery_id: int, ranges: Iterable[Range], now: float) -> Effects:
         """Settle parts of a lease without a deliverable record, whatever the semantics. Raises DeliveryNotCurrent."""
         leases = self._states.leases
         return self._settle(leases.release(leases.current(consumer, delivery_id, now), ranges))
 
-    def settled_before(self) -> int:
-        """The offset before which every record is settled; never goes back. The topic may be trimmed up to it."""
-        return self._states.low
-
-    @property
-    def settled(self) -> list[Range]:
-        """Settled ranges above `settled_before`, in order."""
-        return list(self._states.settled)
-
-    def ready_count(self, end: int) -> int:
-        """The number of records below `end` (the high watermark) that `acquire` could give, as of the last `expire`."""
-        return self._states.returned.ready.count + max(0, end - self._states.cursor)
-
-    def unsettled(self, first: int, end: int) -> list[Range]:
-        """The parts of [first, end) that are not settled, in order."""
-        first = max(first, self._states.low)
-        return self._states.settled.gaps(first, end) if first < end else []
-
-    def unsettled_count(self, end: int) -> int:
-        """The number of unsettled records below `end` (the high watermark), in any state."""
-        states = self._states
-        returned = states.returned.ready.count + states.returned.delayed.count
-        held = states.leases.count + states.decided.count
-        return max(0, end - states.cursor) + held + returned + states.dead.count
-
-    @property
-    def delayed_count(self) -> int:
-        """The number of records whose delay has not passed."""
-        return self._states.returned.delayed.count
-
-    @property
-    def dead_count(self) -> int:
-        """The number of dead records that are not copied yet."""
-        return self._states.dead.count
-
-    @property
-    def leased_count(self) -> int:
-        """The number of leased records."""
-        return self._states.leases.count
-
     def tell_released(self, on_released: OnReleased) -> None:
         """Call back for each lease, or part of a lease, that ends."""
         self._states.leases.on_released = on_released
-
-    def leased_by(self, consumer: int) -> int:
-        """The number of records leased to a consumer."""
-        leases = self._states.leases.of_consumer(consumer)
-        return sum(end - first for lease in leases for first, end in lease.ranges())
-
-    def statistics(self) -> SubscriptionStatistics:
-        """The subscription in numbers. Examines every range."""
-        states = self._states
-        return SubscriptionStatistics(
-            settled_before=states.low,
-            cursor=states.cursor,
-            settled_beyond=states.settled.count,
-            leased=states.leases.count,
-            decided=states.decided.count,
-            ready=states.returned.ready.count,
-            delayed=states.returned.delayed.count,
-            dead=states.dead.count,
-            leases=len(states.leases),
-            ranges=len(states.ranges()),
-        )
 
     # --- events ------------------------------------------------------------------------------------------------------
 
@@ -533,10 +458,6 @@ class SharedSubscription:
             effects = effects.plus(self._return(ranges, attempts, now, self._redelivery_ms(attempts), is_event=False))
         return effects
 
-    def check(self) -> None:
-        """Assert that each record is in exactly one state. For tests: it examines every range."""
-        self._states.check()
-
     # --- moving records, with their events ---------------------------------------------------------------------------
 
     def _redelivery_ms(self, attempts: int, asked_ms: int | None = None) -> int | None:
@@ -550,6 +471,8 @@ class SharedSubscription:
             self._events.settled.add(first, end)
             settled += end - first
         self._states.settle_rows(ranges)
+        if self.ordering is not None:
+            self.ordering.settled(ranges)
         return Effects(settled)
 
     def _return_lease(self, lease: Lease, ranges: list[Range] | None, now: float, *, lost: bool = False) -> Effects:
@@ -575,6 +498,8 @@ class SharedSubscription:
         else:
             for first, end in ranges:
                 self._states.returned.add(first, end, attempts, delay_ms, now)
+        if self.ordering is not None and not delay_ms:
+            self.ordering.came_back(ranges)
         for first, end in ranges if is_event else ():
             self._events.add(Returned(first, end, attempts, delay_ms))
         self._explain(ranges, cause)

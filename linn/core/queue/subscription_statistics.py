@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from linn.core.queue.record_states import RecordStates
+
 
 @dataclass(frozen=True, slots=True)
 class SubscriptionStatistics:
@@ -24,3 +26,19 @@ class SubscriptionStatistics:
     """Number of leases."""
     ranges: int
     """Number of ranges kept in memory, all states together."""
+
+
+def statistics_of(states: RecordStates) -> SubscriptionStatistics:
+    """The numbers of a subscription in these states. Examines every range."""
+    return SubscriptionStatistics(
+        settled_before=states.low,
+        cursor=states.cursor,
+        settled_beyond=states.settled.count,
+        leased=states.leases.count,
+        decided=states.decided.count,
+        ready=states.returned.ready.count,
+        delayed=states.returned.delayed.count,
+        dead=states.dead.count,
+        leases=len(states.leases),
+        ranges=len(states.ranges()),
+    )

@@ -12,10 +12,9 @@ import logging
 from collections.abc import Awaitable, Callable, Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
-from itertools import compress
 from uuid import UUID
 
-from linn.core.batch.batch import DELAYS_MS, PRIORITIES, SCATTERED, TRANSACTIONAL, TTLS_MS, RecordBatch
+from linn.core.batch.batch import SCATTERED, TRANSACTIONAL, RecordBatch
 from linn.core.batch.format import Formats
 from linn.core.batch.steps import run_steps
 from linn.core.config.topic_settings import BindingSettings, TopicSettings
@@ -24,7 +23,6 @@ from linn.core.errors.replication import NotLeader
 from linn.core.errors.texts import counted
 from linn.core.errors.tree import (
     BatchMalformed,
-    FeatureUnsupported,
     LinnError,
     LogClosed,
     PartitionUnknown,
@@ -42,6 +40,7 @@ from linn.core.log.storage import PartitionId, StorageEngine
 from linn.core.log.storage_stats import StorageStats
 from linn.core.log.uncommitted import UncommittedViews
 from linn.core.ports.interceptor import BoundInterceptor, intercepted
+from linn.core.queue.dispatch_order import TopicOrder
 from linn.core.queue.partition_queue import PartitionQueue
 from linn.core.queue.queue import Queue
 from linn.core.queue.semantics import DeliverySemantics
@@ -53,13 +52,11 @@ from linn.core.topics.deletion import TopicDeletion
 from linn.core.topics.message_limit import check_steps
 from linn.core.topics.retired_subscriptions import RetiredSubscriptions
 from linn.core.topics.room import Room
+from linn.core.topics.served_columns import add_key_hashes, check_served
 from linn.core.topics.shared_entry import OWN_QUEUE, SharedEntry, state_topic
 from linn.core.topics.topic_logs import TopicLogs
 
 logger = logging.getLogger("linn.topic")
-
-_SERVED_BY_FEW = (PRIORITIES, DELAYS_MS, TTLS_MS)
-"""Columns with wishes that not every topic serves."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -75,6 +72,8 @@ class TopicHost:
     copy_dead_letters: Callable[[Topic, PartitionQueue], Awaitable[None]]
     leader_epoch: int
     """The epoch in which partitions that have no replicas are led: the number of the broker's start."""
+    order_of: Callable[[TopicSettings], TopicOrder | None]
+    """The order in which a topic's queue delivers."""
 
 
 class Topic:
@@ -104,6 +103,7 @@ class Topic:
         """In a cluster, the holder of the topic's logs, which replicates them; None: the topic has them to itself."""
         self.settings = settings
         self.semantics = semantics
+        self.order = host.order_of(settings)
         self.partitions: dict[int, Partition] = {}
         self.subscriptions: dict[str, Queue] = {}
         """Shared subscriptions by name: the named ones, and the topic's own queue, if it is one, as ""."""
@@ -271,6 +271,7 @@ class Topic:
             partition, change.semantics, state, on_ready, self._clock, change.spawn, self._copy, queue.name
         )
         change.added[queue.name].append(partition_queue)
+        partition_queue.set_order(self._host.order_of(change.settings))
         partition_queue.trimming.trims = change.settings.kind == "queue"
         partition_queue.trimming.on_room = partial(self.room.freed, index)
         left_off = () if queue.name else self._retired.left_off(index)
@@ -289,6 +290,7 @@ class Topic:
     async def _adopt(self, change: TopicChange) -> None:
         queue = self.queue
         self.settings, self.semantics, self.subscriptions = change.settings, change.semantics, change.subscriptions
+        self.order = self._host.order_of(self.settings)
         self.partitions.update(change.partitions)
         self.room.changed.update(dict.fromkeys(self.partitions))
         self._clipped.add([partition_queue.log for partition_queue in change.partition_queues])
@@ -305,6 +307,7 @@ class Topic:
         for partition_queue in queue.partition_queues:
             partition_queue.trimming.trims = self.settings.kind == "queue"
             partition_queue.subscription.semantics = self.semantics
+            partition_queue.set_order(self.order)
         queue.extend(partition_queues)
 
     @property
@@ -403,20 +406,10 @@ class Topic:
             run_steps(check_steps(batch, limit, budget))
         if batch.attributes & ~(SCATTERED | TRANSACTIONAL):
             raise BatchMalformed("only a broker writes the markers of transactions")
-        if not batch.is_plain and any(map(batch.raw_fields.__getitem__, _SERVED_BY_FEW)):
-            self._check_served(batch)
+        check_served(batch, self.name, is_queue=self.queue is not None, has_order=self.order is not None)
+        if self.order is not None and self.order.needs_key_hashes:
+            return add_key_hashes(batch, budget)
         return batch
-
-    def _check_served(self, batch: RecordBatch) -> None:
-        """Refuse what would be without effect; priorities in a stream are for its readers. Raises as `admit`."""
-        asked = {"delays": batch.delays_ms, "TTLs": batch.ttls_ms}
-        if self.queue is not None:
-            asked["priorities"] = batch.priorities
-        for what, values in asked.items():
-            if values is not None and any(values):
-                kind = "a stream" if self.queue is None else "a queue"
-                text = f"topic {self.name} is {kind}, which does not serve {what} yet"
-                raise FeatureUnsupported(text).of_messages(list(compress(range(batch.count), values)))
 
     def append(self, partition: Partition, batch: RecordBatch, numbers: Numbered | None = None) -> int:
         """Store a batch in one of the topic's partitions; returns its base offset. Raises StorageError.

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass, field
+from functools import partial
 from types import MappingProxyType
 from typing import Any, Protocol
 from uuid import UUID
@@ -18,6 +19,7 @@ from linn.core.log.storage import StorageEngine
 from linn.core.log.storage_stats import StorageStats
 from linn.core.loop.memory_budget import MemoryShare
 from linn.core.ports.interceptor import BoundInterceptor
+from linn.core.queue.dispatch_order import FIFO, LEVELS_DEFAULT, OrderOptions, TopicOrder
 from linn.core.queue.partition_queue import PartitionQueue
 from linn.core.queue.semantics import DeliverySemantics
 from linn.core.routing.partition_choice import PartitionChoice
@@ -60,7 +62,7 @@ class TopicMaker:
         engine, traffic, semantics = self.engine(storage), self.storage_stats(storage), self.semantics(settings)
         partitioner = self.plugins.make(self.plugins.partitioners[settings.partitioner])
         choice = PartitionChoice(name, settings.partitioner, partitioner)
-        means = self.formats, self.env.clock, self.spawn, self.copy_dead_letters, self.leader_epoch()
+        means = self.formats, self.env.clock, self.spawn, self.copy_dead_letters, self.leader_epoch(), self.order
         topic = Topic(name, id, settings, semantics, choice, TopicHost(engine, traffic, *means))
         topic.entries.update(entries)
         return topic
@@ -82,6 +84,15 @@ class TopicMaker:
         own = configured.settings and delivery_settings_of(settings, configured.settings)
         made: DeliverySemantics = self.plugins.make(kind, own)
         return made
+
+    def order(self, settings: TopicSettings) -> TopicOrder | None:
+        """The order of a topic; None: the oldest record is next."""
+        if settings.order == FIFO:
+            return None
+        kind = self.plugins.orders[settings.order]
+        options = OrderOptions(settings.order_by or "", settings.levels or LEVELS_DEFAULT)
+        make = partial(self.plugins.make, kind, options)
+        return TopicOrder(kind.name, options, settings.order_window, make, kind.needs_key_hashes)
 
     def engine(self, name: str) -> StorageEngine:
         """The storage engine of a storage, which is made at its first use. Raises PluginError."""

@@ -1,0 +1,94 @@
+"""Lines of orders: the rate of a queue with an order as a share of that of a queue without one, which get the same
+records.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+from typing import Any
+
+import trio
+
+import linn
+from benchmarks.line import Bound, Line, Pair, line_of_pairs
+from benchmarks.load import cpu_s
+from benchmarks.plan import Plan
+from benchmarks.servers import broker, fresh_folder
+from linn.client.client import Client
+from linn.core.errors.tree import LimitExceeded
+
+BATCH_ACKS = Bound(0.2)
+SINGLE_ACKS = Bound(0.7)
+VALUE = b"x" * 128
+KEYS = [b"key %d" % number for number in range(1_000)]
+TENANTS = [f"tenant {number}" for number in range(100)]
+CONFIG = """
+[topics.fifo]
+[topics.priority]
+order = "priority"
+[topics.fair]
+order = "fair"
+order_by = "label.tenant"
+[topics.key]
+order = "key"
+"""
+
+
+def order_lines(plan: Plan) -> Iterator[Line]:
+    """All lines, one by one."""
+    with fresh_folder(plan.folder) as folder, broker(folder, CONFIG) as process:
+
+        def run(topic: str, order: str, is_single: bool) -> tuple[float, float]:
+            records = plan.ordered_single_records if is_single else plan.ordered_records
+            before = cpu_s(process.pid)
+            rate = records / trio.run(_through, process.url, topic, order, records, is_single)
+            return rate, (cpu_s(process.pid) - before) / records * 1e6
+
+        run("fifo", "fair", False)
+        for order in ("priority", "fair", "key"):
+            for is_single, bound in ((False, BATCH_ACKS), (True, SINGLE_ACKS)):
+                pairs = []
+                for number in range(plan.order_rounds):
+                    topics = ("fifo", order) if number % 2 else (order, "fifo")
+                    found = {topic: run(topic, order, is_single) for topic in topics}
+                    (plain, plain_us), (ordered, ordered_us) = found["fifo"], found[order]
+                    pairs.append(Pair(plain, ordered, plain_us, ordered_us))
+                name = f"{order}, {'single' if is_single else 'batch'} acks"
+                yield line_of_pairs("orders", name, bound, pairs, "1/s")
+
+
+async def _through(url: str, topic: str, order: str, records: int, is_single: bool) -> float:
+    """Publish records, then consume and ack them; returns the seconds for all of it."""
+    async with linn.connect(url) as client:
+        began = time.perf_counter()
+        await _publish(client, topic, order, records)
+        async with client.consumer(topic) as consumer:
+            left = records
+            while left:
+                batch = await consumer.next_batch()
+                left -= len(batch)
+                if is_single:
+                    for message in batch:
+                        message.ack()
+                else:
+                    batch.ack()
+        return time.perf_counter() - began
+
+
+async def _publish(client: Client, topic: str, order: str, records: int) -> None:
+    """Publish records with keys, or with labels for `fair`, one priority or tenant or key after the other."""
+    async with client.producer(topic) as producer:
+        for number in range(records):
+            one = number * 7 % 1_000
+            given: dict[str, Any] = (
+                {"labels": {"tenant": TENANTS[one % 100]}} if order == "fair" else {"key": KEYS[one]}
+            )
+            if topic == "priority":
+                given["priority"] = one % 10
+            try:
+                producer.publish_nowait(VALUE, **given)
+            except LimitExceeded:
+                await producer.flush()
+                producer.publish_nowait(VALUE, **given)
+        await producer.flush()

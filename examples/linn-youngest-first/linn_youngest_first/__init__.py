@@ -1,0 +1,1 @@
+"""An order for linn's queues: the youngest record is delivered first."""

@@ -1,0 +1,131 @@
+"""The state of a shared subscription, for its observers: counts, and ranges of records by state."""
+
+from __future__ import annotations
+
+from linn.core.queue.dead_letter import DeadRange
+from linn.core.queue.lease import Lease
+from linn.core.queue.offset_ranges import Range
+from linn.core.queue.record_states import DecidedRange, Decision, RecordStates
+from linn.core.queue.subscription_statistics import SubscriptionStatistics, statistics_of
+
+
+class SubscriptionView:
+    """The reading half of `SharedSubscription`, which sets the attribute."""
+
+    _states: RecordStates
+
+    def leases_of(self, consumer: int) -> list[Lease]:
+        """A consumer's leases, oldest first."""
+        return self._states.leases.of_consumer(consumer)
+
+    # --- decisions ---------------------------------------------------------------------------------------------------
+
+    def decided(self) -> list[DecidedRange]:
+        """Everything that was decided and is not done, lowest offset first."""
+        return [DecidedRange(*piece) for piece in self._states.decided]
+
+    def decided_to(self, holder: str) -> list[DecidedRange]:
+        """Everything that was decided to one holder and is not done, lowest offset first."""
+        return [it for it in self.decided() if it.decision.holder.name == holder]
+
+    def decided_within(self, first: int, end: int, decision: Decision) -> list[Range]:
+        """The parts of [first, end) for which a decision holds."""
+        return [(start, stop) for start, stop, it in self._states.decided.pieces(first, end) if it == decision]
+
+    def decided_before(self, offset: int) -> list[DecidedRange]:
+        """Everything below an offset that was decided and is not done."""
+        decided = self._states.decided
+        return [DecidedRange(*piece) for piece in decided.pieces(0, offset)] if decided.count and offset else []
+
+    @property
+    def decided_count(self) -> int:
+        """The number of records that were decided and are not done."""
+        return self._states.decided.count
+
+    @property
+    def pinned_count(self) -> int:
+        """The number of settled records behind the first that is decided and not done."""
+        states = self._states
+        if not states.decided.count:
+            return 0
+        first = states.decided.lowest(1)[0][0]
+        return states.settled.count - sum(end - start for start, end in states.settled.intersect(states.low, first + 1))
+
+    # --- dead letters ------------------------------------------------------------------------------------------------
+
+    def dead(self) -> list[DeadRange]:
+        """All dead records, lowest offset first, until `dead_lettered` settles them; also after a restart."""
+        return self._states.dead.ranges()
+
+    def lowest_dead(self, records: int) -> list[DeadRange]:
+        """The lowest of `dead()`, until they hold so many records; costs as much as it returns."""
+        return self._states.dead.lowest(records)
+
+    def cause_of(self, offset: int) -> str:
+        """The reason that a consumer gave last for returning or rejecting a record; "" if none was given, or kept."""
+        causes = self._states.causes.pieces(offset, offset + 1) if self._states.causes.count else ()
+        return causes[0][2] if causes else ""
+
+    # --- counts ------------------------------------------------------------------------------------------------------
+
+    def settled_before(self) -> int:
+        """The offset before which every record is settled; never goes back. The topic may be trimmed up to it."""
+        return self._states.low
+
+    @property
+    def cursor(self) -> int:
+        """The offset from which on no record has been delivered or indexed."""
+        return self._states.cursor
+
+    @property
+    def settled(self) -> list[Range]:
+        """Settled ranges above `settled_before`, in order."""
+        return list(self._states.settled)
+
+    def ready_count(self, end: int) -> int:
+        """The number of records below `end` (the high watermark) that `acquire` could give, as of the last `expire`."""
+        return self._states.returned.ready.count + max(0, end - self._states.cursor)
+
+    def end_of_waiting(self, records: int, end: int) -> int:
+        """The offset below which the lowest `records` records lie that wait for delivery; at most `end`."""
+        return self._states.returned.end_of_lowest(records, self._states.cursor, end)
+
+    def unsettled(self, first: int, end: int) -> list[Range]:
+        """The parts of [first, end) that are not settled, in order."""
+        first = max(first, self._states.low)
+        return self._states.settled.gaps(first, end) if first < end else []
+
+    def unsettled_count(self, end: int) -> int:
+        """The number of unsettled records below `end` (the high watermark), in any state."""
+        states = self._states
+        returned = states.returned.ready.count + states.returned.delayed.count
+        held = states.leases.count + states.decided.count
+        return max(0, end - states.cursor) + held + returned + states.dead.count
+
+    @property
+    def delayed_count(self) -> int:
+        """The number of records whose delay has not passed."""
+        return self._states.returned.delayed.count
+
+    @property
+    def dead_count(self) -> int:
+        """The number of dead records that are not copied yet."""
+        return self._states.dead.count
+
+    @property
+    def leased_count(self) -> int:
+        """The number of leased records."""
+        return self._states.leases.count
+
+    def leased_by(self, consumer: int) -> int:
+        """The number of records leased to a consumer."""
+        leases = self._states.leases.of_consumer(consumer)
+        return sum(end - first for lease in leases for first, end in lease.ranges())
+
+    def statistics(self) -> SubscriptionStatistics:
+        """The subscription in numbers. Examines every range."""
+        return statistics_of(self._states)
+
+    def check(self) -> None:
+        """Assert that each record is in exactly one state. For tests: it examines every range."""
+        self._states.check()
