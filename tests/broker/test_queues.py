@@ -393,7 +393,7 @@ def test_events_of_records_lost_with_power_hide_no_new_ones() -> None:
 @pytest.fixture
 def _small_snapshots(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(state_log, "SNAPSHOT_AFTER_BYTES", 4_000)
-    monkeypatch.setattr("linn.core.queue.partition_queue.TRIM_AFTER_RECORDS", 20)
+    monkeypatch.setattr("linn.core.queue.trimming.TRIM_AFTER_RECORDS", 20)
 
 
 @pytest.mark.usefixtures("_small_snapshots")

@@ -188,7 +188,7 @@ QUEUE_MUTATIONS = (
         name="the queue's settled records end where it looks next",
         breaks="A record is delivered until somebody settles it: the log keeps it as long.",
         guarantee=_ONCE,
-        module=_PARTITION,
+        module="linn.core.queue.trimming",
         original="""
         if not handovers.reading and not handovers.owed:
             return settled_before
