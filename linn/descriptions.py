@@ -29,6 +29,8 @@ class TopicSettings(TypedDict, total=False):
     """ "forever": records are never dropped for their age."""
     retention_bytes: Size
     """ "unlimited": records are never dropped for their size."""
+    ttl: Duration
+    """ "unlimited": records wait in a queue for ever."""
     max_deliveries: int
     dead_letter: str
     lease: Duration

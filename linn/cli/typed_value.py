@@ -1,4 +1,4 @@
-"""Values on the command line: NAME=VALUE with TOML's types (4, 2.5, true, "text"; the rest is text), and rates."""
+"""Values on the command line: rates, durations, and NAME=VALUE with TOML's types (4, 2.5, true; the rest is text)."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ from typing import Any
 import typer
 
 from linn.core.batch.record import LabelValue
+from linn.core.config.units import parse_duration_ms
 
 _INT64 = range(-(1 << 63), 1 << 63)
 _RATE = re.compile(r"(\d{1,9}(?:\.\d{1,6})?)(?:/(s|m|h))?")
@@ -71,3 +72,14 @@ def rate_per_s(text: str, option: str = "--rate") -> float:
     if found is None or not float(found[1]):
         raise typer.BadParameter(f"{text!r} is not a rate like 100/s, 6000/m or 5/h", param_hint=option)
     return float(found[1]) / _UNITS_S[found[2] or "s"]
+
+
+def duration_ms(text: str, option: str) -> int:
+    """Parse a duration of a message: "250ms", "30s" or "14d", from 1 ms to 2^32-1 ms. Raises BadParameter."""
+    try:
+        found = parse_duration_ms(text)
+    except ValueError as error:
+        raise typer.BadParameter(str(error), param_hint=option) from error
+    if not 0 < found < 1 << 32:
+        raise typer.BadParameter(f"{text!r} is not between 1ms and 49 days", param_hint=option)
+    return found

@@ -132,7 +132,7 @@ class SemanticsConformance:
             acked(before, lease.delivery_id, 0.0)
         assert before.acquire(BOB, 5, END, 0.0) is not None
         rows = [encode_events(before.take_events())]
-        for survivor in (begun(semantics, rows), begun(semantics, [encode_events(before.snapshot_events(0.0))])):
+        for survivor in (begun(semantics, rows), begun(semantics, [encode_events(before.snapshot_events())])):
             expected = before.settled_before() if semantics.survives_restart else 0
             assert survivor.settled_before() == expected
             survivor.expire(LONG_S)

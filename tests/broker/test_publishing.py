@@ -104,7 +104,7 @@ async def test_an_invalid_publish_is_refused_by_name_and_stores_nothing_of_what_
             (m.Publish("t"), records(["a" * 60] * 9, **key), "message.too_large"),
             (m.Publish("t"), records(["a" * 60] * 9, **header), "message.too_large"),
             (m.Publish("t"), records(["a"], delay_ms=5), "message.unsupported"),
-            (m.Publish("t"), records(["a"], ttl_ms=5), "message.unsupported"),
+            (m.Publish("t"), records(["a"], priority=5), "message.unsupported"),
             (m.Publish("t"), _corrupt(), "batch.corrupt"),
             (m.Publish("t", acks=7), records(["a"]), "protocol.request_unknown"),
         ]

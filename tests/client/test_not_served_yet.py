@@ -13,6 +13,7 @@ from linn.client import Client
 from linn.errors import FeatureUnsupported, SubscriptionWrongKind
 
 PROPERTIES = [("priority", 9, "priorities"), ("delay_ms", 5, "delays"), ("ttl_ms", 5, "TTLs")]
+SERVED = {("stream", "priority"), ("queue", "ttl_ms"), ("both", "ttl_ms")}
 STARTS: list[Any] = ["latest", 0, 7, datetime(2026, 1, 1, tzinfo=UTC)]
 
 
@@ -22,7 +23,7 @@ async def test_a_topic_refuses_message_fields_that_it_would_ignore(client: Clien
         topic = f"{name}-{kind}"
         await client.admin.create_topic(topic, kind=kind)  # type: ignore[arg-type]
         for key, value, said in PROPERTIES:
-            if (kind, key) == ("stream", "priority"):
+            if (kind, key) in SERVED:
                 continue
             async with client.producer(topic) as producer:
                 with pytest.raises(FeatureUnsupported, match=f"{topic} is a .*, which does not serve {said}"):
@@ -59,7 +60,7 @@ async def test_a_consumer_of_a_queue_has_no_start(client: Client, name: str) -> 
 def test_the_blocking_client_is_refused_the_same(client: linn.sync.Client, name: str) -> None:
     client.admin.create_topic(name)
     with client.producer(name) as producer:
-        for key, value, said in PROPERTIES:
+        for key, value, said in PROPERTIES[:2]:
             with pytest.raises(FeatureUnsupported, match=said):
                 producer.publish(b"1", **{key: value})  # type: ignore[arg-type]
     for start in STARTS:

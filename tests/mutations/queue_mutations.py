@@ -12,6 +12,7 @@ _PARTITION = "linn.core.queue.partition_queue"
 _LOG = "linn.core.queue.subscription_log"
 _ORDERING = "linn.core.queue.ordering"
 _COPY = "linn.core.queue.dead_letter_copy"
+_EXPIRY = "linn.core.queue.expiry"
 _ONCE = "At least once"
 _DEAD = "Dead letters"
 
@@ -148,8 +149,52 @@ QUEUE_MUTATIONS = (
         original="self.orphaned.set(first, end, attempt)",
         planted="self.orphaned.set(first, end, 1)",
         simulation="subscription",
-        seed=17,
+        seed=25,
         says="the lowest that are ready, with their attempts",
+    ),
+    Mutation(
+        name="delays begin again at a restart",
+        breaks="A delay before the next attempt ends at a time, which a restart keeps.",
+        guarantee=_ONCE,
+        module="linn.core.queue.redelivery",
+        original="late = [(first, end, it.attempts) for first, end, it in self.delayed if it.ready_ms > latest_ms]",
+        planted="late = [(first, end, it.attempts) for first, end, it in self.delayed]",
+        simulation="subscription",
+        seed=0,
+        says="leases and delays end at their times",
+    ),
+    Mutation(
+        name="the end of a delay is no event",
+        breaks="The state of a queue follows from its events alone, whatever the clock of the next leader says.",
+        guarantee=_ONCE,
+        module=_SUBSCRIPTION,
+        original="for first, end, attempts in joined(promoted) if promoted else ():",
+        planted="for first, end, attempts in joined(promoted)[:0] if promoted else ():",
+        simulation="subscription",
+        seed=0,
+        says="the log says which delays have ended",
+    ),
+    Mutation(
+        name="an expired record is delivered",
+        breaks="No consumer gets an expired record.",
+        guarantee="Time to live",
+        module=_EXPIRY,
+        original="return [part for batch in batches for part in overdue_within(batch, now_ms, self.ttl_ms)]",
+        planted="return [part for batch in batches for part in overdue_within(batch, 0, self.ttl_ms)]",
+        simulation="expiry",
+        seed=5,
+        says="no consumer gets a record that has expired",
+    ),
+    Mutation(
+        name="a record expires early",
+        breaks="A record expires when it has waited for its time to live.",
+        guarantee="Time to live",
+        module=_EXPIRY,
+        original="if offsets and self._index.add([appended_ms + ttl_ms for ttl_ms in ttls if ttl_ms], offsets):",
+        planted="if offsets and self._index.add([appended_ms + ttl_ms // 2 for ttl_ms in ttls if ttl_ms], offsets):",
+        simulation="expiry",
+        seed=1,
+        says="nothing expires early",
     ),
     Mutation(
         name="one delivery more than max_deliveries",
@@ -159,7 +204,7 @@ QUEUE_MUTATIONS = (
         original="if self.max_deliveries is not None and attempts >= self.max_deliveries:",
         planted="if self.max_deliveries is not None and attempts > self.max_deliveries:",
         simulation="subscription",
-        seed=0,
+        seed=7,
         says="same_state",
     ),
     Mutation(

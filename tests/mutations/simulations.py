@@ -45,6 +45,7 @@ _RUNS = {
     "arrows of transactions": ("broker", "transaction_arrows", "walk"),
     "arrows of two phases": ("broker", "two_phase_arrows", "walk"),
     "subscription": ("subscription", "subscription_walk", "walk"),
+    "expiry": ("broker", "ttl_run", "walk"),
     "group": ("group", "group_walk", "walk"),
     "routing": ("exchanges", "routing_walk", "walk"),
 }

@@ -4,13 +4,15 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
+WEEK_S = 7 * 24 * 3600.0
+"""The longest delay."""
+
 
 @dataclass
 class Record:
     state: str = "new"  # new, leased, decided, ready, delayed, dead, settled
     attempts: int = 0
     ready_at: float = 0.0
-    recorded_ms: int = 0
     reason: str = ""
     target: tuple[int, int] | None = None
     decision: tuple[str, int, int] | None = None  # holder, time, delivery id
@@ -48,9 +50,8 @@ class Model:
             self.records[offset].state = "ready"
         return len(due)
 
-    def acquire(self, records_max: int, now: float, start: int = 0) -> tuple[list[int], int] | None:
-        """(offsets, attempt) of the lease that is due, from offset `start` on."""
-        self.promote(now)
+    def acquire(self, records_max: int, start: int = 0) -> tuple[list[int], int] | None:
+        """(offsets, attempt) of the lease that is due, from offset `start` on. Time that passed changes nothing."""
         if self.order != "fifo":
             return self.acquire_in_order(records_max)
         waiting = [offset for offset in self.offsets("ready", "new") if offset >= start]
@@ -133,7 +134,7 @@ class Model:
             delay_ms = min(self.delay_ms * factor, self.delay_max_ms)
         state = "delayed" if delay_ms else "ready"
         for offset in offsets:
-            self.records[offset] = Record(state, attempts, now + delay_ms / 1000, delay_ms)
+            self.records[offset] = Record(state, attempts, now + delay_ms / 1000)
         return state
 
     def kill(self, offsets: list[int], attempts: int, reason: str) -> None:
@@ -180,19 +181,10 @@ class Model:
         self.cursor = max(self.cursor, offset)
         return len(lost)
 
-    def snapshot(self, now: float) -> None:
-        """Record the rest of each delay as the recorded delay."""
-        for offset in self.offsets("delayed", "ready"):
-            record = self.records[offset]
-            left_ms = round((record.ready_at - now) * 1000)
-            record.recorded_ms = max(0, left_ms) if record.state == "delayed" else 0
-
     def restart(self, now: float) -> None:
-        """The recorded delay is waited for anew, also where it had passed."""
-        for offset in self.offsets("delayed", "ready"):
-            record = self.records[offset]
-            record.ready_at = now + record.recorded_ms / 1000
-            record.state = "delayed" if record.recorded_ms else "ready"
+        """Delays end when they would have ended, by whatever clock there is now; none lasts longer than any may."""
+        for offset in self.offsets("delayed"):
+            self.records[offset].ready_at = min(self.records[offset].ready_at, now + WEEK_S)
         for delivery_id in list(self.leases):
             self.end_lease(delivery_id, now)
 

@@ -94,12 +94,12 @@ def test_a_delivery_that_is_not_current_is_refused_and_changes_nothing(how, why)
     elif why == "returned":
         subscription.nack(ANN, delivery_id, None, 0.5)
     subscription.take_events()
-    before = subscription.statistics(), subscription.snapshot_events(now)
+    before = subscription.statistics(), subscription.snapshot_events()
     request = partial(getattr(subscription, how), consumer, delivery_id, NOT_HELD.get(why))
     with pytest.raises(DeliveryNotCurrent) as refused:
         request(*([1_000] if how == "extend" else []), now)
     assert str(delivery_id) in refused.value.text
-    assert (subscription.statistics(), subscription.snapshot_events(now)) == before
+    assert (subscription.statistics(), subscription.snapshot_events()) == before
     assert subscription.take_events() == []
     subscription.ack(BOB, other.delivery_id, None, 1.0)
 
@@ -167,6 +167,7 @@ def test_nothing_waits_behind_one_slow_record():
     subscription.nack(ANN, slow.delivery_id, None, 0.0)
     held = subscription.acquire(BOB, 1, END, 0.0)
     assert span(subscription.acquire(ANN, 1, END, 1.0)) == (2, 3, 1)
+    subscription.expire(5.0)
     assert span(subscription.acquire(ANN, 1, END, 5.0)) == (0, 1, 2)
     assert held.first == 1
 

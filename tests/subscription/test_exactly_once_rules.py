@@ -169,7 +169,7 @@ def test_decisions_are_kept_over_restarts_with_the_time_at_which_they_were_made(
     assert lease is not None
     subscription.ready(ANN, lease.delivery_id, None, later, 0.0)
     log.append(encode_events(subscription.take_events()))
-    for rows in (log, [encode_events(subscription.snapshot_events(0.0))]):
+    for rows in (log, [encode_events(subscription.snapshot_events())]):
         after = make()
         for row in rows:
             for event in decode_events(row):

@@ -249,7 +249,7 @@ def test_a_run_has_the_effect_of_its_rows(some, end):
                     subscription.check()
         except LogCorrupt:
             return None
-        return subscription.snapshot_events(0.0)
+        return subscription.snapshot_events()
 
     # Of one kind, mostly: that is what makes runs.
     some.sort(key=lambda event: event.kind)
@@ -274,9 +274,9 @@ def test_any_events_lead_to_a_sound_state_or_are_corrupt(some, start):
     subscription.check()
     subscription.take_events()
     again = SharedSubscription(AtLeastOnce(LeaseSettings(max_deliveries=3)), 0)
-    for event in subscription.snapshot_events(0.0):
+    for event in subscription.snapshot_events():
         again.apply(event)
-    assert again.snapshot_events(0.0) == subscription.snapshot_events(0.0)
+    assert again.snapshot_events() == subscription.snapshot_events()
 
 
 def test_a_run_of_decisions_has_the_effect_of_its_rows():
@@ -291,7 +291,7 @@ def test_a_run_of_decisions_has_the_effect_of_its_rows():
     one.apply(run)
     for row in rows:
         other.apply(row)
-    assert one.snapshot_events(0.0) == other.snapshot_events(0.0)
+    assert one.snapshot_events() == other.snapshot_events()
 
 
 def test_decisions_about_lost_records_are_clipped():

@@ -14,7 +14,7 @@ from linn.core.queue import record_states
 from linn.core.queue.dead_letter import DeadLetterTarget
 from linn.core.queue.effects import Effects
 from linn.core.queue.event import Acquired, DeadLetterIntended, Returned, Settled, decode_events, encode_events
-from linn.core.queue.lease import LeaseSettings
+from linn.core.queue.lease import LEASE_MS_MAX, LeaseSettings
 from linn.core.queue.subscription import DELIVERY_ID_GAP, SharedSubscription
 from linn.semantics.at_least_once import AtLeastOnce
 
@@ -64,12 +64,61 @@ def test_delivery_ids_jump_at_each_restart_although_nothing_was_logged_in_betwee
     assert [later - earlier for earlier, later in pairwise(delivery_ids)] == [DELIVERY_ID_GAP] * 2
 
 
-def test_a_delay_is_waited_for_again_after_a_restart():
+def delayed(is_snapshot: bool = False) -> list[bytes]:
+    """The log of a subscription that returned two records at 1000 s, for 5 s."""
     before = make(redelivery_delay_ms=5_000)
-    before.nack(ANN, before.acquire(ANN, 2, END, 0.0).delivery_id, None, 0.0)
-    after = restarted([encode_events(before.take_events())])
-    after.recovered(100.0)
-    assert after.next_deadline() == 105.0
+    before.nack(ANN, before.acquire(ANN, 2, END, 1_000.0).delivery_id, None, 1_000.0)
+    log = [encode_events(before.take_events())]
+    return [encode_events(before.snapshot_events())] if is_snapshot else log
+
+
+@pytest.mark.parametrize("is_snapshot", [False, True])
+@pytest.mark.parametrize("started", [1_002.0, 1_004.999, 900.0])
+def test_a_delay_ends_after_a_restart_when_it_would_have_ended_without_one(started, is_snapshot):
+    after = restarted(delayed(is_snapshot))
+    assert after.recovered(started) == Effects(delayed=2)
+    assert after.next_deadline() == 1_005.0
+    assert after.expire(1_004.999) == Effects()
+    assert after.expire(1_005.0) == Effects(ready=2)
+
+
+def test_a_delay_that_ended_while_the_broker_was_down_is_over_at_the_start():
+    after = restarted(delayed())
+    after.recovered(2_000.0)
+    assert after.acquire(ANN, 9, 2, 2_000.0) is None, "time that passes changes nothing by itself"
+    assert after.expire(2_000.0) == Effects(ready=2)
+    assert after.acquire(ANN, 9, 2, 2_000.0).attempt == 2
+
+
+def test_a_delay_that_seems_longer_than_any_is_cut_by_an_event():
+    log = delayed()
+    after = restarted(log)
+    after.recovered(-604_000.0)
+    assert after.next_deadline() == LEASE_MS_MAX / 1000 - 604_000, "the clock was years ahead, and is set right now"
+    again = restarted([*log, encode_events(after.take_events())])
+    assert again.snapshot_events() == after.snapshot_events()
+
+
+def test_the_end_of_a_delay_is_an_event_and_its_log_gives_the_same_state_anywhere():
+    first = restarted(delayed())
+    first.recovered(1_001.0)
+    first.expire(1_006.0)
+    events = first.take_events()
+    assert Returned(0, 2, 1, 0) in events
+    other = restarted([*delayed(), encode_events(events)])
+    assert other.snapshot_events() == first.snapshot_events(), "before any clock is asked"
+    assert other.ready_count(2) == 2
+
+
+def test_a_lease_lost_with_the_broker_is_delayed_once_however_often_it_starts():
+    before = make(redelivery_delay_ms=5_000)
+    before.acquire(ANN, 2, END, 0.0)
+    log = [encode_events(before.take_events())]
+    for started in (10.0, 13.0, 14.0):
+        after = restarted(log, redelivery_delay_ms=5_000)
+        after.recovered(started)
+        assert after.next_deadline() == 15.0
+        log.append(encode_events(after.take_events()))
 
 
 def test_a_dead_letter_under_way_is_reported_again_with_its_target():
@@ -101,7 +150,7 @@ def explained() -> SharedSubscription:
 def test_the_last_reason_of_a_record_survives_a_restart_until_it_is_settled(is_snapshot):
     before = explained()
     log = [encode_events(before.take_events())]
-    log += [encode_events(before.snapshot_events(0.0))] * is_snapshot
+    log += [encode_events(before.snapshot_events())] * is_snapshot
     for subscription in (before, restarted(log, max_deliveries=2)):
         assert [subscription.cause_of(offset) for offset in range(6)] == [
             "rejected",
@@ -161,9 +210,9 @@ def test_a_snapshot_replaces_all_earlier_rows_of_the_log():
     held = before.acquire(ANN, 4, END, 0.0)
     before.ack(ANN, held.delivery_id, [(1, 2)], 0.0)
     history = encode_events(before.take_events())
-    snapshot = encode_events(before.snapshot_events(0.0))
+    snapshot = encode_events(before.snapshot_events())
     alone, after_history = restarted([snapshot]), restarted([history, snapshot])
-    assert alone.snapshot_events(0.0) == after_history.snapshot_events(0.0)
+    assert alone.snapshot_events() == after_history.snapshot_events()
     assert alone.recovered(0.0) == Effects(ready=3)
 
 
@@ -200,7 +249,7 @@ def calls_of(work: Callable[[], object]) -> int:
 def test_records_that_differ_one_by_one_are_replayed_in_bulk(form):
     before, log = alternating(20_000)
     if form == "snapshot":
-        log = [encode_events(before.snapshot_events(20.0))]
+        log = [encode_events(before.snapshot_events())]
     assert calls_of(lambda: restarted(log)) < 4 * 20_000, "a row by itself takes 20 and more"
     after = restarted(log)
     after.check()

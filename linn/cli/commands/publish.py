@@ -65,6 +65,14 @@ AcksOption = Annotated[
         help="Whose confirmation to wait for: all, the in-sync replicas; leader, the broker that leads the topic.",
     ),
 ]
+Ttl = Annotated[
+    str | None,
+    typer.Option(
+        "--ttl",
+        metavar="DURATION",
+        help="Time to live, such as 30s: a message that no consumer takes in this time expires. For queues.",
+    ),
+]
 File = Annotated[
     list[Path] | None,
     typer.Option(
@@ -99,6 +107,7 @@ def publish(
     header: Header = None,
     mandatory: Mandatory = False,
     acks: AcksOption = "all",
+    ttl: Ttl = None,
     file: File = None,
     form: Input = "lines",
     count: CountMax = None,
@@ -137,6 +146,7 @@ def publish(
     to_exchange = exchange is not None
     publication = Publication(target, to_exchange=to_exchange, mandatory=mandatory, rate_per_s=rate_per_s)
     publication.acks = "leader" if acks == "leader" else "all"
+    publication.ttl_ms = 0 if ttl is None else typed_value.duration_ms(ttl, "--ttl")
     publication.run(url, source, as_json=as_json)
 
 
@@ -148,6 +158,8 @@ class Publication:
         from linn.client.produce.receipt import BulkReceipt
 
         self.acks: AcksName = "all"
+        self.ttl_ms = 0
+        """Time to live of all messages; 0: they have none."""
         self._target = target
         self._to_exchange = to_exchange
         self._mandatory = mandatory
@@ -205,6 +217,7 @@ class Publication:
             routing_keys=first.routing_key if alike else [message.routing_key for message in messages],
             labels=first.labels if alike else [message.labels for message in messages],
             headers=[message.headers for message in messages] if any(m.headers for m in messages) else None,
+            ttl_ms=self.ttl_ms,
             mandatory=self._mandatory,
         )
 

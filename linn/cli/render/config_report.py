@@ -144,7 +144,7 @@ def kept(topic: TopicSettings) -> str:
     encoded = encode_settings(topic)
     parts = []
     if topic.kind in ("queue", "both"):
-        parts.append("until settled")
+        parts.append("until settled" if topic.ttl_ms is None else f"until settled, {encoded['ttl']} at most")
     if topic.kind in ("stream", "both"):
         size = "" if topic.retention_bytes is None else f", {encoded['retention_bytes']} a partition"
         parts.append(f"{encoded['retention']}{size}")

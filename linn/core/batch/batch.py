@@ -378,6 +378,13 @@ class RecordBatch:
         return _cast(self._column(TTLS_MS), "I")
 
     @property
+    def is_timed(self) -> bool:
+        """Whether the batch has a column of delays or TTLs; of most batches the size of the message's root tells."""
+        if self.message[_ROOT_SIZE_AT:DATA_AT] == _PLAIN_ROOT_SIZE:
+            return False
+        return self._fields[DELAYS_MS] is not None or self._fields[TTLS_MS] is not None
+
+    @property
     def raw_fields(self) -> Sequence[memoryview | None]:
         """The Data fields in schema order, as views of the message."""
         return self._fields

@@ -197,6 +197,8 @@ def _warn_of_no_effect(topic: TopicSettings, path: Path, problems: Problems) -> 
     for key, name in stream_only.items() if is_queue else ():
         if getattr(topic, name) != getattr(default, name):
             problems.warn((*path, key), f'has no effect while kind is "{topic.kind}"')
+    if topic.ttl_ms is not None and topic.kind == "stream" and not problems.any_wrong(path, "kind"):
+        problems.warn((*path, "ttl"), 'has no effect while kind is "stream": retention says what it keeps')
     limited = topic.bytes_max is not None or topic.records_max is not None
     if topic.overflow != default.overflow and not limited and not problems.any_wrong(path, "bytes_max", "records_max"):
         problems.warn((*path, "overflow"), "has no effect without bytes_max or records_max")

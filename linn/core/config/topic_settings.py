@@ -111,6 +111,14 @@ class TopicSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
             extra={"none": "unlimited"},
         ),
     ] = None
+    ttl_ms: Annotated[
+        Retention | None,
+        msgspec.Meta(
+            description="How long a record may wait in a queue before it is dead-lettered, or dropped; or "
+            '"unlimited". A record\'s own TTL may be shorter.',
+            extra={"none": "unlimited"},
+        ),
+    ] = msgspec.field(default=None, name="ttl")
     max_deliveries: Annotated[
         Count | None,
         msgspec.Meta(description="Attempts before a record is dead-lettered, or dropped. Default: the delivery's."),

@@ -1,4 +1,4 @@
-"""Facts derived from a log's batches: its producers, its epochs and its transactions.
+"""Facts derived from a log's batches: its producers, its epochs, its transactions, and where its timed records end.
 
 Law: recovery rebuilds them from the stamps and numbers of the batches, or from a snapshot and the batches after it.
 """
@@ -8,23 +8,27 @@ from __future__ import annotations
 import struct
 from bisect import bisect_right
 from collections.abc import Iterable
+from contextlib import suppress
 
 from linn.core.batch.batch import RecordBatch
+from linn.core.errors.tree import BatchMalformed
 from linn.core.log.producers import Producers
 from linn.core.log.transactions import LogTransactions
 
-_LENGTHS = struct.Struct("<II")
+_LENGTHS = struct.Struct("<IIq")
 
 
 class LogFacts:
-    """The producers, epochs and transactions of one log."""
+    """The producers, epochs and transactions of one log, and the end of its timed records."""
 
-    __slots__ = ("epochs", "producers", "transactions")
+    __slots__ = ("epochs", "producers", "timed_end", "transactions")
 
     def __init__(self) -> None:
         self.producers = Producers()
         self.epochs = Epochs()
         self.transactions = LogTransactions()
+        self.timed_end = 0
+        """The end of the last batch whose records have TTLs or delays of their own; 0: there was none."""
 
     @classmethod
     def of(cls, batches: Iterable[RecordBatch]) -> LogFacts:
@@ -39,17 +43,21 @@ class LogFacts:
         self.epochs.note(batch.leader_epoch, batch.base_offset)
         self.producers.note(batch)
         self.transactions.note(batch)
+        with suppress(BatchMalformed):  # It is found where it is read.
+            if batch.is_timed:
+                self.timed_end = batch.end_offset
 
     def extend(self, later: LogFacts) -> None:
         """Add the facts of the following part of the log."""
         self.epochs.extend(later.epochs)
         self.producers.extend(later.producers)
         self.transactions.extend(later.transactions)
+        self.timed_end = max(self.timed_end, later.timed_end)
 
     def encode(self) -> bytes:
         """A snapshot, for an engine to keep beside the part of the log that it covers."""
         epochs, producers = self.epochs.encode(), self.producers.encode()
-        lengths = _LENGTHS.pack(len(epochs), len(producers))
+        lengths = _LENGTHS.pack(len(epochs), len(producers), self.timed_end)
         return b"".join([lengths, epochs, producers, self.transactions.encode()])
 
     @classmethod
@@ -57,9 +65,10 @@ class LogFacts:
         """Decode a snapshot. Raises ValueError."""
         if len(data) < _LENGTHS.size:
             raise ValueError("the snapshot of a log's facts is cut short")
-        epochs, producers = _LENGTHS.unpack_from(data)
+        epochs, producers, timed_end = _LENGTHS.unpack_from(data)
         at = _LENGTHS.size
         found = cls()
+        found.timed_end = timed_end
         found.epochs = Epochs.decode(data[at : at + epochs])
         found.producers = Producers.decode(data[at + epochs : at + epochs + producers])
         found.transactions = LogTransactions.decode(data[at + epochs + producers :])

@@ -95,6 +95,8 @@ class Partition(ReadablePartition):
     """Times of the first and the last failed append, since an append last succeeded."""
     _on_appended: Callable[[], None] | None = None
     """Called after an append of a leader that is not durable yet."""
+    on_timed: Callable[[RecordBatch], None] | None = None
+    """Called with each appended batch whose records have TTLs or delays."""
 
     def __init__(
         self,
@@ -204,6 +206,7 @@ class Partition(ReadablePartition):
         """
         if not self.leads:
             raise self.not_leader()
+        is_timed = not batch.is_plain and batch.is_timed  # Asked before the log owns the batch.
         try:
             base_offset = self.log.append(batch, self.leader_epoch)
         except StorageError:
@@ -217,6 +220,10 @@ class Partition(ReadablePartition):
             self.log.facts.epochs.note(self.leader_epoch, base_offset)
         if batch.attributes & TRANSACTIONAL or batch.offset_span != batch.count:
             self._note_hidden(batch)
+        if is_timed:
+            self.log.facts.timed_end = batch.end_offset
+            if self.on_timed is not None:
+                self.on_timed(batch)
         self.appended_batches += 1
         size, storage = batch.size, self._storage
         self.appended_bytes += size

@@ -283,6 +283,12 @@ TOPIC_METRICS: tuple[Metric, ...] = (
         "Records that retention or overflow removed before they were settled.",
         lambda partition_queue: partition_queue.missed_records,
     ),
+    _of_partition_queues(
+        "linn_queue_expired_records_total",
+        "counter",
+        "Records whose TTL was over before a consumer took them. They are dead letters, too.",
+        lambda partition_queue: partition_queue.expired_records,
+    ),
     Metric(
         "linn_group_lag_records",
         "gauge",

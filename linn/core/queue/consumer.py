@@ -358,6 +358,13 @@ class QueueConsumer:
             # Also when cancelled: records that were not handed over are returned.
             self._abandon(partition_queue, lease)
             raise
+        behind = batches[-1].end_offset if batches else lease.end
+        if (expiry := partition_queue.expiry) is not None and (overdue := expiry.overdue(batches)):
+            if self.lease_ms:
+                expiry.expire_leased(self.id, lease, overdue)
+                self._put_back_rest()
+                return NOTHING
+            batches = expiry.fresh(batches, overdue, self.accepts)
         if partition_queue.partition.transactions.markers and self.lease_ms:
             behind = batches[-1].end_offset if batches else end
             void = [gap for start, stop in ranges for gap in _between(batches, start, min(stop, behind))]
@@ -372,7 +379,7 @@ class QueueConsumer:
             if lease.ended or self._reason is not None:
                 return NOTHING  # It ended while it was read; the records' next holder must be the only one.
             self.held += lease.count_within(first, batches[-1].end_offset) if batches else 0
-        self._go_on(partition_queue, lease, batches[-1].end_offset if batches else lease.end)
+        self._go_on(partition_queue, lease, behind)
         if self.lease_ms:
             self._put_back_rest()  # A lease is of one delivery: who settles it whole settles what has arrived.
         return delivery

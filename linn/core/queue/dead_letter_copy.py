@@ -228,7 +228,12 @@ async def _copy(
         try:
             (batch, *_) = await source.read_range(offset, end, 1)
             copies = [
-                replace(record, labels=_labels(partition_queue, each, at, env.clock.now_ms(), record.labels))
+                replace(
+                    record,
+                    labels=_labels(partition_queue, each, at, env.clock.now_ms(), record.labels),
+                    delay_ms=0,
+                    ttl_ms=0,
+                )
                 for at, each in left[:RECORDS_IN_A_TURN]
                 if at < batch.end_offset
                 for record in [batch.record(batch.index_at(at))]

@@ -97,16 +97,19 @@ class Settled:
 
 @dataclass(frozen=True, slots=True)
 class Returned:
-    """[first, end) was returned after `attempts` attempts and waits `delay_ms` for the next."""
+    """[first, end) was returned after `attempts` attempts, and is ready for the next at `ready_ms`; 0: at once.
+
+    `ready_ms` is a wall time. When it has come, the leader says so by another event, with 0.
+    """
 
     kind: ClassVar[int] = 4
     first: int
     end: int
     attempts: int
-    delay_ms: int
+    ready_ms: int
 
     def row(self) -> Row:
-        return (self.kind, 0, 0, self.attempts, self.first, self.end, self.delay_ms)
+        return (self.kind, 0, 0, self.attempts, self.first, self.end, self.ready_ms)
 
 
 @dataclass(frozen=True, slots=True)
@@ -513,10 +516,10 @@ class EventBuffer:
 def _joined(last: SubscriptionEvent, event: SubscriptionEvent) -> SubscriptionEvent | None:
     """One event for both, if they are alike and `event` begins where `last` ends; otherwise None."""
     match last, event:
-        case Returned(first, end, attempts, delay_ms), Returned(start, stop, again, again_ms) if (
-            end == start and attempts == again and delay_ms == again_ms
+        case Returned(first, end, attempts, ready_ms), Returned(start, stop, again, again_ms) if (
+            end == start and attempts == again and ready_ms == again_ms
         ):
-            return Returned(first, stop, attempts, delay_ms)
+            return Returned(first, stop, attempts, ready_ms)
         case Died(first, end, attempts, reason), Died(start, stop, again, why) if (
             end == start and attempts == again and reason == why
         ):

@@ -67,7 +67,7 @@ class EventRun:
     numbers: tuple[int, ...] = ()
     """Attempts, or the partition of an intent."""
     arguments: tuple[int, ...] = ()
-    """Delivery ids, delays in ms, or the ends of targets."""
+    """Delivery ids, the ends of delays in ms since 1970, or the ends of targets."""
     reasons: tuple[int, ...] = ()
     holders: tuple[Holder, ...] = ()
     texts: tuple[str, ...] = ()

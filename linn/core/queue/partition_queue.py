@@ -13,6 +13,7 @@ from __future__ import annotations
 import contextlib
 import logging
 from collections.abc import Awaitable, Callable, Sequence
+from functools import partial
 
 import trio
 
@@ -23,6 +24,7 @@ from linn.core.delivery.settlement import Settlement
 from linn.core.delivery.vocabulary import Verdict
 from linn.core.env.alarm import Alarm
 from linn.core.env.env import Clock, Spawn
+from linn.core.env.steady_clock import SteadyClock
 from linn.core.errors.replication import NotLeader
 from linn.core.errors.tree import (
     BatchMalformed,
@@ -43,6 +45,7 @@ from linn.core.queue.dispatch_order import TopicOrder
 from linn.core.queue.effects import Effects
 from linn.core.queue.event import SubscriptionEvent
 from linn.core.queue.event_run import Holder
+from linn.core.queue.expiry import Expiry
 from linn.core.queue.lease import Lease
 from linn.core.queue.offset_ranges import Range
 from linn.core.queue.ordered_queue import OrderedQueue
@@ -81,7 +84,7 @@ class PartitionQueue:
         """
         self.name = name
         self.partition = partition
-        self.clock = clock
+        self.clock: Clock = SteadyClock(clock)
         self.spawn = spawn
         # The event log may go back to records that were trimmed since.
         self.subscription = SharedSubscription(semantics, partition.log.bounds()[0] if state is None else 0)
@@ -97,12 +100,16 @@ class PartitionQueue:
         """Records delivered for the second time or later."""
         self.missed_records = 0
         """Records dropped by retention or overflow before they were settled."""
+        self.expired_records = 0
+        """Records whose time to live was over before a consumer took them."""
+        self.expiry: Expiry | None = None
+        """None: neither the topic nor any record has a TTL."""
         self.is_closed = False
         """Whether its topic or its subscription is gone, or is no queue any more."""
         self.unreadable = range(0)
         """The undecodable batch that was found last: it is examined once."""
         self._on_ready = on_ready
-        self._alarm = Alarm(clock, spawn, self._expire)
+        self._alarm = Alarm(self.clock, spawn, self._expire)
         self.ordered: OrderedQueue | None = None
         """The index of the topic's order; None: it has no order."""
         self._void: list[Range] = []
@@ -155,6 +162,7 @@ class PartitionQueue:
         await self.log.begin()
         self.partition.watchers.add(self._on_advance)
         self.partition.on_void.append(self._settle_void)
+        self._begin_expiry()
         self._begin_order()
         self.follow(effects)
         # Offsets may have become void while this subscription was closed.
@@ -195,7 +203,36 @@ class PartitionQueue:
             return False
         self.partition.watchers.remove(self._on_advance)
         self.partition.on_void.remove(self._settle_void)
+        self.partition.on_timed = None
+        if self.expiry is not None:
+            self.expiry.close()
         return True
+
+    # --- time to live ---
+
+    def set_keeping(self, *, trims: bool, ttl_ms: int | None) -> None:
+        """Set whether settled records are trimmed, and the TTL of the topic's own queue; None: it has none."""
+        self.trimming.trims = trims
+        if not self.name and (ttl_ms is not None or self.expiry is not None):
+            self._expires().set_ttl(ttl_ms)
+
+    def _expires(self) -> Expiry:
+        if self.expiry is None:
+            self.expiry = Expiry(self)
+        return self.expiry
+
+    def _stored_timed(self, batch: RecordBatch) -> None:
+        self._expires().stored(batch)
+
+    def _begin_expiry(self) -> None:
+        if self.name:
+            return  # Retention says what a stream keeps.
+        self.partition.on_timed = self._stored_timed
+        timed_end = self.partition.log.facts.timed_end
+        if timed_end > self.subscription.settled_before():
+            self.spawn(partial(self._expires().rebuild, timed_end))
+        if self.expiry is not None:
+            self.expiry.begin()
 
     # --- delivering ---
 
@@ -224,6 +261,9 @@ class PartitionQueue:
             return None
         if not self.handovers.owed:
             now, end = self.clock.monotonic(), self.partition.stable_offset
+            ready_at = self.subscription.next_ready_at()
+            if ready_at is not None and ready_at <= now:
+                self.follow(self.subscription.expire(now))
             if start is None:
                 lease = self.subscription.acquire(consumer, records_max, end, now)
             else:
@@ -416,6 +456,8 @@ class PartitionQueue:
     def _on_advance(self) -> None:
         if self._void:
             self._settle_void()
+        if self.expiry is not None:
+            self.expiry.advanced()
         if self.ordered is not None:
             self.ordered.go_on()
         else:
@@ -459,6 +501,8 @@ class PartitionQueue:
         if effects.settled:
             self.trimming.begin_if_due()
             self.trimming.on_room()
+        if self.expiry is not None and (effects.ready or effects.delayed):
+            self.expiry.came_back()
         if effects.delayed and (deadline := self.subscription.next_deadline()) is not None:
             self._alarm.set(deadline)
 

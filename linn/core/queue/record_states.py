@@ -1,8 +1,8 @@
 """The state of each record of a shared subscription, computed as a fold over the subscription's events.
 
-Laws: every offset from `low` to `cursor` is in exactly one state: settled, leased, decided, returned (ready, delayed,
-or recorded as delayed), orphaned, or dead; those below `low` are settled, and those from the cursor on were never
-delivered.
+Laws: every offset from `low` to `cursor` is in exactly one state: settled, leased, decided, returned (ready or
+delayed), orphaned, or dead; those below `low` are settled, and those from the cursor on were never delivered. The state
+follows from the events alone: whenever and wherever they are applied, it is the same.
 Orphaned records were leased when the broker stopped; they exist only between replay and `recovered`. An offset that an
 event skips without naming it is ready and was never delivered.
 """
@@ -12,7 +12,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 from itertools import chain
-from math import ceil
 from typing import NamedTuple
 
 from linn.core.errors.tree import LogCorrupt
@@ -36,7 +35,7 @@ from linn.core.queue.lease import LeaseBook
 from linn.core.queue.offset_map import OffsetMap
 from linn.core.queue.offset_ranges import OffsetRanges, Range
 from linn.core.queue.offset_rows import BETWEEN_MAX, is_ascending
-from linn.core.queue.redelivery import Recorded, ReturnedRecords
+from linn.core.queue.redelivery import ReturnedRecords
 
 CAUSES_MAX = 8_192
 """Limit of the ranges of records whose reasons are kept, of one subscription on one partition: 4 MiB at most, texts of
@@ -172,9 +171,9 @@ class RecordStates:
                 self._raise_delivery_id(delivery_id + 1)
             case Settled(first, end):
                 self._apply_settled(max(first, self.low), end)
-            case Returned(first, end, attempts, delay_ms):
+            case Returned(first, end, attempts, ready_ms):
                 self._replace(first, end)
-                self.returned.record(first, end, attempts, delay_ms)
+                self.returned.add(first, end, attempts, ready_ms)
             case Died(first, end, attempts, reason):
                 self._replace(first, end)
                 self.dead.add(first, end, attempts, reason)
@@ -256,7 +255,7 @@ class RecordStates:
             self.orphaned.set_rows(list(rows))
             self._raise_delivery_id(max(run.arguments) + 1)
         elif run.kind == Returned.kind:
-            self._record_rows(run)
+            self.returned.add_rows(list(zip(run.firsts, run.ends, run.numbers, run.arguments, strict=True)))
         elif run.kind == Decided.kind:
             for (first, end, attempt), delivery_id, holder in zip(rows, run.arguments, run.holders, strict=True):
                 self.decided.set(first, end, Decision(holder, delivery_id, attempt))
@@ -265,18 +264,10 @@ class RecordStates:
             for (first, end, attempts), reason in zip(rows, run.reasons, strict=True):
                 self.dead.add(first, end, attempts, DeadReason(reason))
 
-    def _record_rows(self, run: EventRun) -> None:
-        rows = list(zip(run.firsts, run.ends, run.numbers, run.arguments, strict=True))
-        if ready := [(first, end, attempts) for first, end, attempts, delay_ms in rows if not delay_ms]:
-            self.returned.ready.set_rows(ready)
-        if waiting := [(first, end, Recorded(attempts, delay)) for first, end, attempts, delay in rows if delay]:
-            self.returned.recorded.set_rows(waiting)
-
     def _drop_rows(self, firsts: Sequence[int], ends: Sequence[int]) -> None:
         """Drop ascending ranges; see `_drop`."""
         self.orphaned.take_rows(firsts, ends)
-        self.returned.ready.take_rows(firsts, ends)
-        self.returned.recorded.take_rows(firsts, ends)
+        self.returned.drop_rows(firsts, ends)
         if self.dead.count or self.decided.count:
             for first, end in zip(firsts, ends, strict=True):
                 self.dead.take(first, end)
@@ -307,16 +298,13 @@ class RecordStates:
         RecordStates.__init__(self, offset)
         self.leases.next_delivery_id = next_delivery_id
 
-    def snapshot(self, now: float) -> Snapshot:
-        """A snapshot that restores this state, whatever it is applied to. Delays count from `now`."""
+    def snapshot(self) -> Snapshot:
+        """A snapshot that restores this state, whatever it is applied to."""
         settled = [(first, end) for first, end in self.settled]
         acquired = [(*span, lease.attempt, lease.delivery_id) for lease in self.leases for span in lease.ranges()]
         acquired += [(first, end, attempt, 0) for first, end, attempt in self.orphaned]
         returned = [(first, end, attempts, 0) for first, end, attempts in self.returned.ready]
-        for first, end, delay in self.returned.delayed:
-            returned.append((first, end, delay.attempts, max(0, ceil((delay.ready_at - now) * 1000))))
-        for first, end, recorded in self.returned.recorded:
-            returned.append((first, end, recorded.attempts, recorded.delay_ms))
+        returned += [(first, end, delay.attempts, delay.ready_ms) for first, end, delay in self.returned.delayed]
         runs = [
             _run_of(Acquired.kind, sorted(acquired)),
             _run_of(Settled.kind, settled),
@@ -354,7 +342,7 @@ class RecordStates:
         for lease in self.leases:
             kept += lease.ranges()
         returned = self.returned
-        for part in (returned.ready, returned.delayed, returned.recorded, self.orphaned, self.decided):
+        for part in (returned.ready, returned.delayed, self.orphaned, self.decided):
             kept += [(first, end) for first, end, _ in part]
         kept += [(dead.first, dead.end) for dead in self.dead.ranges()]
         return sorted(kept)

@@ -1,76 +1,99 @@
 """Returned records that wait for their next attempt, and their delays.
 
 Laws: a returned record keeps its offset, hence its place. One whose delay has not passed is not ready and does not
-block others. A delay is measured from the return on the monotonic clock; after a restart, when that clock is another,
-the whole recorded delay is waited for again: never less than was asked for.
+block others. The end of a delay is a wall time, which survives a restart; records become ready by `promote` alone, and
+never because time passes.
 """
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from heapq import heapify, heappop, heappush
+from math import ceil
 from typing import NamedTuple
 
 from linn.core.queue.offset_map import OffsetMap
-from linn.core.queue.offset_ranges import Range
+
+PROMOTED_AT_ONCE = 10_000
+"""Returns whose delays end in one step, in about 20 ms: a broker that was down may find a million."""
+STALE_MIN = 64
+"""Stale entries, beyond one for each delayed range, at which the heap of times is rebuilt."""
 
 
 class Delay(NamedTuple):
-    """The delay of a returned record: attempts so far, and the time (monotonic seconds) when it becomes ready."""
+    """The delay of a returned record: attempts so far, and the wall time when it becomes ready."""
 
     attempts: int
-    ready_at: float
-
-
-class Recorded(NamedTuple):
-    """A delay in the event log: attempts so far, and the delay to wait after the broker has started again."""
-
-    attempts: int
-    delay_ms: int
+    ready_ms: int
 
 
 class ReturnedRecords:
-    """The returned records of one subscription: ready, delayed, or (while events are replayed) recorded as delayed."""
+    """The returned records of one subscription: ready or delayed."""
 
-    __slots__ = ("_ready_at", "delayed", "ready", "recorded")
+    __slots__ = ("_ready_ms", "delayed", "ready")
 
     def __init__(self) -> None:
         self.ready: OffsetMap[int] = OffsetMap()
         """Attempts so far, by offset."""
         self.delayed: OffsetMap[Delay] = OffsetMap()
-        self.recorded: OffsetMap[Recorded] = OffsetMap()
-        self._ready_at: list[tuple[float, int, int]] = []
+        self._ready_ms: list[tuple[int, int, int]] | None = None
+        """A heap of (time, first, end), with stale entries of dropped records; None: to be made from `delayed`."""
 
-    def add(self, first: int, end: int, attempts: int, delay_ms: int, now: float) -> None:
-        """Return records, ready at once or after a delay."""
-        if delay_ms <= 0:
+    def add(self, first: int, end: int, attempts: int, ready_ms: int) -> None:
+        """Add returned records, which are ready at a wall time; 0: at once."""
+        if not ready_ms:
             self.ready.set(first, end, attempts)
             return
-        ready_at = now + delay_ms / 1000
-        self.delayed.set(first, end, Delay(attempts, ready_at))
-        heappush(self._ready_at, (ready_at, first, end))
+        self.delayed.set(first, end, Delay(attempts, ready_ms))
+        if self._ready_ms is not None:
+            heappush(self._ready_ms, (ready_ms, first, end))
 
-    def promote(self, now: float) -> list[Range]:
-        """Make records ready whose delay has passed; returns them, in order."""
-        heap = self._ready_at
-        if not heap or heap[0][0] > now:
+    def add_rows(self, rows: list[tuple[int, int, int, int]]) -> None:
+        """Add ascending rows of (first, end, attempts, ready_ms), none of which is here."""
+        if ready := [(first, end, attempts) for first, end, attempts, ready_ms in rows if not ready_ms]:
+            self.ready.set_rows(ready)
+        if delayed := [(first, end, Delay(attempts, time)) for first, end, attempts, time in rows if time]:
+            self.delayed.set_rows(delayed)
+            if (heap := self._ready_ms) is not None:
+                for first, end, delay in delayed:
+                    heappush(heap, (delay.ready_ms, first, end))
+
+    def promote(self, now: float) -> list[tuple[int, int, int]]:
+        """Make records ready whose delay has passed; returns them as ascending (first, end, attempts).
+
+        After PROMOTED_AT_ONCE returns others are left, and `next_ready_at` has passed.
+        """
+        heap, due = self._heap(), list[tuple[int, int, Delay]]()
+        for _ in range(PROMOTED_AT_ONCE):
+            if not heap or heap[0][0] / 1000 > now:
+                break
+            ready_ms, first, end = heappop(heap)
+            due += [piece for piece in self.delayed.pieces(first, end) if piece[2].ready_ms == ready_ms]
+        if not due:
             return []
-        due: list[tuple[int, int, Delay]] = []
-        while heap and heap[0][0] <= now:
-            ready_at, first, end = heappop(heap)
-            pieces = self.delayed.pieces(first, end)
-            assert all(delay.ready_at == ready_at for _, _, delay in pieces), (
-                "the heap has one entry for each return, and drop() makes it anew"
-            )
-            due += pieces
         # Together: a restart lets many be due at once, and one by one each would move all that lie behind it.
         due.sort()
         self.delayed.take_rows([first for first, _, _ in due], [end for _, end, _ in due])
-        self.ready.set_rows([(first, end, delay.attempts) for first, end, delay in due])
-        return [(first, end) for first, end, _ in due]
+        rows = [(first, end, delay.attempts) for first, end, delay in due]
+        self.ready.set_rows(rows)
+        return rows
 
     def next_ready_at(self) -> float | None:
-        """The time when the next delay passes, or None."""
-        return self._ready_at[0][0] if self._ready_at else None
+        """The time in seconds when the next delay passes, or None."""
+        heap = self._heap() if self.delayed.count else []
+        while heap:
+            ready_ms, first, end = heap[0]
+            if any(delay.ready_ms == ready_ms for _, _, delay in self.delayed.pieces(first, end)):
+                return ready_ms / 1000
+            heappop(heap)  # Its records were dropped.
+        return None
+
+    def _heap(self) -> list[tuple[int, int, int]]:
+        heap = self._ready_ms
+        if heap is None:
+            heap = self._ready_ms = [(delay.ready_ms, first, end) for first, end, delay in self.delayed]
+            heapify(heap)
+        return heap
 
     def end_of_lowest(self, records: int, cursor: int, end: int) -> int:
         """The offset below which the lowest `records` records lie that wait, delayed ones too; at most `end`.
@@ -86,30 +109,33 @@ class ReturnedRecords:
     def drop(self, first: int, end: int) -> list[tuple[int, int, int]]:
         """Remove waiting records in [first, end), ready or not; returns (first, end, attempts), in order."""
         dropped = self.ready.take(first, end)
-        delayed = self.delayed.take(first, end)
+        delayed = self.delayed.take(first, end) if self.delayed.count else ()
         if delayed:
-            self._ready_at = [(delay.ready_at, start, stop) for start, stop, delay in self.delayed]
-            heapify(self._ready_at)
-        dropped += [(start, stop, delay.attempts) for start, stop, delay in delayed]
-        dropped += [(start, stop, recorded.attempts) for start, stop, recorded in self.recorded.take(first, end)]
-        return sorted(dropped)
+            self._forget_stale()
+            dropped += [(start, stop, delay.attempts) for start, stop, delay in delayed]
+            dropped.sort()
+        return dropped
 
-    def record(self, first: int, end: int, attempts: int, delay_ms: int) -> None:
-        """Add records during replay, when there is no clock yet: the delay begins with `start_recorded`."""
-        if delay_ms <= 0:
-            self.ready.set(first, end, attempts)
-        else:
-            self.recorded.set(first, end, Recorded(attempts, delay_ms))
+    def drop_rows(self, firsts: Sequence[int], ends: Sequence[int]) -> None:
+        """Remove waiting records in ascending ranges."""
+        self.ready.take_rows(firsts, ends)
+        if self.delayed.count:
+            self.delayed.take_rows(firsts, ends)
+            self._forget_stale()
 
-    def start_recorded(self, now: float) -> None:
-        """Begin the delays recorded in the event log."""
-        if not self.recorded.count:
-            return
-        rows = [
-            (first, end, Delay(recorded.attempts, now + recorded.delay_ms / 1000))
-            for first, end, recorded in self.recorded
-        ]
-        self.recorded.clear()
-        self.delayed.set_rows(rows)
-        self._ready_at += [(delay.ready_at, first, end) for first, end, delay in rows]
-        heapify(self._ready_at)
+    def _forget_stale(self) -> None:
+        if self._ready_ms is not None and len(self._ready_ms) > len(self.delayed) + STALE_MIN:
+            self._ready_ms = None
+
+    def cap(self, now: float, delay_ms_max: int) -> list[tuple[int, int, int, int]]:
+        """Bring ready times forward that lie more than `delay_ms_max` from now; returns the changed rows.
+
+        No delay is longer: the wall clock was ahead when they were recorded, and was set back since.
+        """
+        latest_ms = ceil(now * 1000) + delay_ms_max
+        late = [(first, end, it.attempts) for first, end, it in self.delayed if it.ready_ms > latest_ms]
+        rows = [(*row, latest_ms) for row in late]
+        if rows:
+            self.delayed.take_rows([row[0] for row in rows], [row[1] for row in rows])
+            self.add_rows(rows)
+        return rows

@@ -15,13 +15,17 @@ Laws:
 - `take_events` gives the events that must survive; applied to a fresh subscription they restore the state. A lease as
   such does not survive: `recovered` returns leased records, with their attempts.
 
-Each method takes an event and, if time matters, `now` in monotonic seconds, which never goes back. It returns its
-effects; the caller performs them.
+- It holds no clock. Time that passes changes nothing by itself: `expire` makes the events of leases and delays that
+  have ended.
+
+Each method takes an event and, if time matters, `now` in seconds since 1970, on a clock that never goes back while the
+process runs. It returns its effects; the caller performs them.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from math import ceil
 
 from linn.core.errors.texts import reason_text
 from linn.core.errors.tree import DeliveryNotCurrent, LimitExceeded, SubscriptionWrongKind
@@ -42,6 +46,7 @@ from linn.core.queue.event import (
 from linn.core.queue.event_run import Holder
 from linn.core.queue.lease import LEASE_MS_MAX, Lease, OnReleased
 from linn.core.queue.offset_ranges import Range
+from linn.core.queue.offset_rows import joined
 from linn.core.queue.ordering import Ordering
 from linn.core.queue.record_states import Decision, RecordStates
 from linn.core.queue.semantics import DeliverySemantics
@@ -75,10 +80,8 @@ class SharedSubscription(SubscriptionView):
         The lease may be shorter than `records_max` although more is ready: ask again. If delivery settles records, the
         lease has ended, and they are settled.
         """
-        assert records_max > 0
         states, records_max = self._states, min(records_max, self.semantics.lease_records_max)
         assert not states.orphaned.count, "recovered() comes before the first acquire"
-        self._promote(now)
         if self.ordering is not None:
             taken = self.ordering.take(states, records_max)
             return None if taken is None else self._lease(consumer, *taken, now)
@@ -90,7 +93,6 @@ class SharedSubscription(SubscriptionView):
         """Lease records from offset `start` on; ready ones before it stay ready. Not for a topic with an order."""
         assert self.ordering is None
         states, records_max = self._states, min(records_max, self.semantics.lease_records_max)
-        self._promote(now)
         found = states.returned.ready.take_from(start, records_max)
         if found is None and start < end:
             states.advance(start)
@@ -206,19 +208,21 @@ class SharedSubscription(SubscriptionView):
         return effects
 
     def expire(self, now: float) -> Effects:
-        """Return leases whose deadline has passed, and make records ready whose delay has."""
+        """Return leases whose deadline has passed, and make records ready whose delay has: many, if not all."""
         leases = self._states.leases
         effects = Effects()
         while (lease := leases.pop_expired(now)) is not None:
             effects = effects.plus(self._return_lease(lease, None, now, lost=True))
-        return effects.plus(Effects(ready=self._promote(now)))
+        promoted = self._states.returned.promote(now)
+        for first, end, attempts in joined(promoted) if promoted else ():
+            self._events.add(Returned(first, end, attempts, 0))
+        if promoted and self.ordering is not None:
+            self.ordering.came_back([row[:2] for row in promoted])
+        return effects.plus(Effects(ready=sum([end - first for first, end, _ in promoted])))
 
-    def _promote(self, now: float) -> int:
-        """Make records ready whose delay has passed; returns their number."""
-        due = self._states.returned.promote(now)
-        if due and self.ordering is not None:
-            self.ordering.came_back(due)
-        return sum([end - first for first, end in due])
+    def next_ready_at(self) -> float | None:
+        """The time at which the next delay ends, so that `expire` makes records ready; None: there is no delay."""
+        return self._states.returned.next_ready_at()
 
     def take_back(self, lease: Lease) -> None:
         """Undo the settlement of a lease that was handed to no consumer: its records are delivered after a restart.
@@ -229,7 +233,7 @@ class SharedSubscription(SubscriptionView):
             self._states.orphan(first, end, lease.attempt)
 
     def next_deadline(self) -> float | None:
-        """The time of the next change by `expire`, in monotonic seconds; None: never, as things are."""
+        """The time of the next change by `expire`, in seconds as `now`; None: never, as things are."""
         times = self._states.leases.next_deadline(), self._states.returned.next_ready_at()
         return min([time for time in times if time is not None], default=None)
 
@@ -424,12 +428,12 @@ class SharedSubscription(SubscriptionView):
         """The number of events that `take_events` would give."""
         return len(self._events)
 
-    def snapshot_events(self, now: float) -> list[SubscriptionEvent]:
+    def snapshot_events(self) -> list[SubscriptionEvent]:
         """The whole state as events that replace all earlier ones; ONE record of its own. Take the pending events
         before.
         """
         assert not self._events, "events that are not in the log yet would be applied twice"
-        return [self._states.snapshot(now)]
+        return [self._states.snapshot()]
 
     def apply(self, event: SubscriptionEvent) -> None:
         """Apply an event of the log. Call `recovered` after all of them.
@@ -440,22 +444,24 @@ class SharedSubscription(SubscriptionView):
         self._states.apply(event)
 
     def recovered(self, now: float) -> Effects:
-        """Finish recovery after the event log, if any: return leased records, start delays, advance the delivery ids.
+        """Finish recovery after the event log, if any: return leased records, advance the delivery ids.
 
-        The returns make no events, however many they are: if the log has the records leased, the next start does the
-        same. Its events must be durable before the first delivery, or a delivery id might be given out twice.
+        Its events must be durable before the first delivery, or a delivery id might be given out twice.
         """
         states = self._states
         states.leases.next_delivery_id += DELIVERY_ID_GAP
         self._events.add(DeliveryIdsStarted(states.leases.next_delivery_id))
-        states.returned.start_recorded(now)
+        for row in states.returned.cap(now, LEASE_MS_MAX):
+            self._events.add(Returned(*row))
         effects = Effects(ready=states.returned.ready.count, delayed=states.returned.delayed.count)
         by_attempts: dict[int, list[Range]] = {}
         for first, end, attempts in states.orphaned:
             by_attempts.setdefault(attempts, []).append((first, end))
         states.orphaned.clear()
         for attempts, ranges in by_attempts.items():
-            effects = effects.plus(self._return(ranges, attempts, now, self._redelivery_ms(attempts), is_event=False))
+            delay_ms = self._redelivery_ms(attempts)
+            # Without a delay, no event, however many they are: the log has them leased, and so has the next start.
+            effects = effects.plus(self._return(ranges, attempts, now, delay_ms, is_event=bool(delay_ms)))
         return effects
 
     # --- moving records, with their events ---------------------------------------------------------------------------
@@ -493,15 +499,16 @@ class SharedSubscription(SubscriptionView):
         """Return released records `delay_ms` from now, or make them dead if that is None."""
         if delay_ms is None:
             return self._kill(ranges, attempts, DeadReason.MAX_DELIVERIES, cause)
-        if len(ranges) > 1 and not delay_ms:
-            self._states.returned.ready.set_rows([(first, end, attempts) for first, end in ranges])
-        else:
-            for first, end in ranges:
-                self._states.returned.add(first, end, attempts, delay_ms, now)
+        # The last millisecond counts whole: nothing is ready early.
+        ready_ms = ceil(now * 1000) + delay_ms if delay_ms else 0
+        if len(ranges) > 1:
+            self._states.returned.add_rows([(first, end, attempts, ready_ms) for first, end in ranges])
+        elif ranges:
+            self._states.returned.add(*ranges[0], attempts, ready_ms)
         if self.ordering is not None and not delay_ms:
             self.ordering.came_back(ranges)
         for first, end in ranges if is_event else ():
-            self._events.add(Returned(first, end, attempts, delay_ms))
+            self._events.add(Returned(first, end, attempts, ready_ms))
         self._explain(ranges, cause)
         count = sum([end - first for first, end in ranges])
         return Effects(delayed=count) if delay_ms else Effects(ready=count)

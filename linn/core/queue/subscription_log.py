@@ -160,7 +160,7 @@ class SubscriptionLog:
         if self.state is not None:
             return ()
         self.flush()
-        return self._subscription.snapshot_events(self._clock.monotonic())
+        return self._subscription.snapshot_events()
 
     # --- writing ---
 
@@ -216,7 +216,7 @@ class SubscriptionLog:
         return [self._encoded_snapshot()]
 
     def _encoded_snapshot(self) -> bytes:
-        return encode_events(self._subscription.snapshot_events(self._clock.monotonic()))
+        return encode_events(self._subscription.snapshot_events())
 
     # --- durability ---
 

@@ -1,4 +1,8 @@
-"""Trimming of one partition's log as its records are settled, and the handovers that hold it back."""
+"""Trimming of the log of one partition of a queue, and the handovers that hold it back.
+
+Laws: settled records are not trimmed while they are being delivered: where delivery settles records, they are settled
+before they are read. Where another broker may lead next, they are trimmed only when their settlement is committed.
+"""
 
 from __future__ import annotations
 

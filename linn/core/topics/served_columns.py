@@ -21,8 +21,10 @@ def check_served(batch: RecordBatch, topic: str, *, is_queue: bool, has_order: b
     """
     if batch.is_plain or not any(map(batch.raw_fields.__getitem__, _SERVED_BY_FEW)):
         return
-    asked = {"delays": batch.delays_ms, "TTLs": batch.ttls_ms}
-    if is_queue and not has_order:
+    asked = {"delays": batch.delays_ms}
+    if not is_queue:
+        asked["TTLs"] = batch.ttls_ms
+    elif not has_order:
         asked["priorities"] = batch.priorities
     for what, values in asked.items():
         if values is not None and any(values):

@@ -272,7 +272,7 @@ class Topic:
         )
         change.added[queue.name].append(partition_queue)
         partition_queue.set_order(self._host.order_of(change.settings))
-        partition_queue.trimming.trims = change.settings.kind == "queue"
+        partition_queue.set_keeping(trims=change.settings.kind == "queue", ttl_ms=change.settings.ttl_ms)
         partition_queue.trimming.on_room = partial(self.room.freed, index)
         left_off = () if queue.name else self._retired.left_off(index)
         await partition_queue.recover(left_off, entry.starts[index] if index < len(entry.starts) else 0)
@@ -305,7 +305,7 @@ class Topic:
 
     def _extend_queue(self, queue: Queue, partition_queues: Sequence[PartitionQueue]) -> None:
         for partition_queue in queue.partition_queues:
-            partition_queue.trimming.trims = self.settings.kind == "queue"
+            partition_queue.set_keeping(trims=self.settings.kind == "queue", ttl_ms=self.settings.ttl_ms)
             partition_queue.subscription.semantics = self.semantics
             partition_queue.set_order(self.order)
         queue.extend(partition_queues)

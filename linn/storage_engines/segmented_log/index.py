@@ -18,7 +18,7 @@ from linn.api import Buffer, LogFacts
 
 NO_TIME = -(1 << 63)
 """A value before all timestamps."""
-_MAGIC = b"LINNIDX5"
+_MAGIC = b"LINNIDX6"
 _HEADER = struct.Struct("<8sqqqqqqqIIII")
 HEADER_BYTES = _HEADER.size
 _CRC_END = HEADER_BYTES - 4
