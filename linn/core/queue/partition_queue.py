@@ -1,11 +1,10 @@
 """A shared subscription on one partition at run time: the state machine, its clock, and its offers to consumers.
 
 The state machine (`subscription`) decides; this class performs: it reads leased records, wakes consumers, and lets
-leases expire. Its parts write the events (`subscription_log`), trim settled records, and have dead records copied.
+leases expire. Its parts write the events (`subscription_log`), trim settled records (`trimming`), let records expire
+(`expiry`), and have dead records copied.
 
-Laws: a dead letter is committed at its target before it is settled here. Settled records are not trimmed while they are
-being delivered: where delivery settles records, they are settled before they are read. Where another broker may lead
-next, they are trimmed only when their settlement is committed. After `abandon` nothing here touches a log.
+Laws: a dead letter is committed at its target before it is settled here. After `abandon` nothing here touches a log.
 """
 
 from __future__ import annotations
