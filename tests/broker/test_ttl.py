@@ -172,6 +172,21 @@ async def test_a_ttl_that_is_set_live_counts_for_records_that_are_there(env: Sim
     assert unsettled(broker) == 0
 
 
+@served('[topics.t]\nttl = "20s"\norder = "priority"\nlease = "60s"\n')
+async def test_records_of_a_queue_with_an_order_expire_as_well(env: SimEnv, client: RawClient, broker: Broker) -> None:
+    await publish(client, ["low", "also low"], priority=1)
+    await publish(client, ["short"], priority=9, ttl_ms=5_000)
+    await publish(client, ["high"], priority=9, ttl_ms=60_000)
+    await trio.sleep(6)
+    assert unsettled(broker) == 3
+    subscription = (await client.call(m.Subscribe("t"))).subscription
+    assert values((await client.pull(subscription, 1)).batches) == ["high"]
+    env.clock.jump(20_000)
+    assert (await client.pull(subscription, 9, wait_max_ms=100)).batches == []
+    await trio.sleep(1)
+    assert unsettled(broker) == 1, "it is leased"
+
+
 @served('[topics.t]\nttl = "20s"\n')
 async def test_without_a_target_expired_records_are_dropped(client: RawClient, broker: Broker) -> None:
     await publish(client, [str(number) for number in range(1_000)])

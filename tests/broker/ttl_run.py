@@ -13,14 +13,15 @@ from linn.wire import messages as m
 from linn.wire.connection import Event
 
 TTL_MS = 20_000
-TEXT = f"""
+OWN_ONLY = """
 [topics.t]
 lease = "10s"
-ttl = "{TTL_MS}ms"
 dead_letter = "dead"
 [topics.dead]
 """
+TEXT = OWN_ONLY.replace("lease", f'ttl = "{TTL_MS}ms"\nlease')
 TTLS_MS = (0, 0, 2_000, 7_000, 60_000)
+FOR_EVER_MS = 1 << 60
 IN_FLIGHT_MS = 500
 """Time from a delivery to its arrival, at most."""
 
@@ -34,6 +35,7 @@ class Life:
     def __init__(self, seed: int, env: SimEnv) -> None:
         self.rng = Random(seed)
         self.env = env
+        self.text, self.topic_ttl_ms = (TEXT, TTL_MS) if seed % 2 else (OWN_ONLY, FOR_EVER_MS)
         self.count = 0
         self.published_ms: dict[str, int] = {}
         self.ttls_ms: dict[str, int] = {}
@@ -56,7 +58,7 @@ class Life:
         now_ms = self.env.clock.now_ms()
         for value in values:
             self.published_ms[value] = now_ms
-            self.ttls_ms[value] = min(ttl_ms or TTL_MS, TTL_MS)
+            self.ttls_ms[value] = min(ttl_ms or FOR_EVER_MS, self.topic_ttl_ms)
         await self.client.call(m.Publish("t"), [records(values, ttl_ms=ttl_ms)])
 
     async def take(self) -> None:
@@ -90,8 +92,8 @@ class Life:
         self.env.clock.jump(ms)
 
     async def check_dead(self) -> None:
-        """After a long time nobody has taken anything: all that is not settled has expired."""
-        await trio.sleep(TTL_MS / 1000 + self.behind_ms / 1000 + 120)
+        """Wait for a long time, and see that all records have expired that have a TTL and are not settled."""
+        await trio.sleep(max(TTLS_MS) / 1000 + self.behind_ms / 1000 + 120)
         await self.connect()  # The connection of one that sends nothing does not last so long.
         subscription = (await self.client.call(m.Subscribe("dead"))).subscription
         dead: dict[str, str] = {}
@@ -108,7 +110,8 @@ class Life:
             await self.client.settle(subscription, event)
         assert {value for value, reason in dead.items() if reason == "rejected"} == self.rejected
         expired = {value for value, reason in dead.items() if reason == "expired"}
-        assert expired == set(self.ttls_ms) - self.settled - self.rejected, "all else has expired, and nothing more"
+        mortal = {value for value, ttl_ms in self.ttls_ms.items() if ttl_ms < FOR_EVER_MS}
+        assert expired == mortal - self.settled - self.rejected, "all else has expired, and nothing more"
 
 
 async def live(seed: int, env: SimEnv) -> None:
@@ -116,7 +119,7 @@ async def live(seed: int, env: SimEnv) -> None:
     life = Life(seed, env)
     deeds = [life.publish, life.take, life.take, life.settle, life.settle, life.pass_time, life.jump]
     for start in range(3):
-        async with broker_on(env, TEXT):
+        async with broker_on(env, life.text):
             await life.connect()
             for _ in range(30):
                 await life.rng.choice(deeds)()

@@ -197,6 +197,17 @@ QUEUE_MUTATIONS = (
         says="nothing expires early",
     ),
     Mutation(
+        name="what came back after its time stays for ever",
+        breaks="A record that outlived its time at a consumer expires when it comes back.",
+        guarantee="Time to live",
+        module=_EXPIRY,
+        original="self._to_examine = len(self._held)",
+        planted="self._to_examine = 0 * len(self._held)",
+        simulation="expiry",
+        seed=0,
+        says="all else has expired, and nothing more",
+    ),
+    Mutation(
         name="one delivery more than max_deliveries",
         breaks="A record that is returned after `max_deliveries` attempts goes to the dead-letter topic.",
         guarantee=_DEAD,

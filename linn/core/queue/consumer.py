@@ -366,8 +366,8 @@ class QueueConsumer:
                 return NOTHING
             batches = expiry.fresh(batches, overdue, self.accepts)
         if partition_queue.partition.transactions.markers and self.lease_ms:
-            behind = batches[-1].end_offset if batches else end
-            void = [gap for start, stop in ranges for gap in _between(batches, start, min(stop, behind))]
+            read_to = batches[-1].end_offset if batches else end
+            void = [gap for start, stop in ranges for gap in _between(batches, start, min(stop, read_to))]
             if void:
                 with contextlib.suppress(DeliveryNotCurrent):  # It expired meanwhile.
                     now, subscription = partition_queue.clock.monotonic(), partition_queue.subscription
