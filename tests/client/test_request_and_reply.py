@@ -12,8 +12,11 @@ import trio
 
 import linn
 from linn.client import Client, Message, Reply
+from linn.client.connection.answer import Answer
 from linn.client.connection.replying import REPLY_TO, address_in
 from linn.client.produce.requester import PRODUCERS_MAX
+from linn.core.batch.builder import build_from_records
+from linn.core.batch.record import Record
 from linn.core.broker.broker import Broker, running_broker
 from linn.core.config.config import load_config, plugin_settings
 from linn.core.config.toml_source import TomlSource
@@ -29,6 +32,7 @@ from linn.core.errors.tree import (
 from linn.core.plugins.manager import PluginManager, installed
 from linn.testing.deterministic import run_simulation
 from linn.testing.sim_env import SimEnv
+from linn.wire import messages as m
 
 URL = "linn://127.0.0.1:5466"
 TOML = """
@@ -189,6 +193,23 @@ async def test_replies_beyond_the_limit_are_not_kept(world: World) -> None:
 
     await world.worker(chatter)
     assert len(await world.client.request_many("jobs", b"hello", replies_max=3, timeout_s=5)) == 3
+
+
+@in_world
+async def test_replies_that_come_as_one_batch_are_replies_one_by_one(world: World) -> None:
+    """As a client in another language may send them."""
+
+    async def work(message: Message) -> None:
+        replies = [Record(value=b"%d" % number, headers=(("n", b"v"),)) for number in range(5)]
+        batch = build_from_records(replies, base_id=1)
+        answer, connection = Answer(), message.batch._subscription.connection  # type: ignore[union-attr]
+        connection.ask(answer, m.Reply(message.reply_to or ""), [batch])
+        assert await answer.wait() == m.Done()
+
+    await world.worker(work)
+    found = await world.client.request_many("jobs", b"hello", replies_max=3, timeout_s=5)
+    assert found == [Reply(b"%d" % number, (("n", b"v"),)) for number in range(3)]
+    assert (await world.client.request("jobs", b"hello", timeout_s=5)).text == "0"
 
 
 @in_world
