@@ -77,6 +77,36 @@ async def test_a_requester_that_is_gone_and_a_broker_that_is_gone_are_told(env: 
 
 
 @simulated
+async def test_replies_that_wait_for_a_broker_take_no_more_memory_than_a_connection_may(env: SimEnv) -> None:
+    """Its power is lost, and its session lasts: a reply waits for a link until that is given up."""
+    async with broker_world(env) as world:
+        first, second = await world.brokers(2, broker_toml='connection_bytes_max = "256KiB"')
+        requester, worker = await first.client(), await second.client()
+        address = await inbox_of(requester)
+        await until(lambda: second.broker.gateway.membership.place_of(1) is not None)
+        first.env.crash()
+        received, most = second.broker.memory.received, 0
+        async with trio.open_nursery() as nursery:
+            tickets: list[int] = []
+
+            async def send() -> None:
+                for _ in range(40):
+                    tickets.append(await worker.send(m.Reply(address), [records([b"x" * 60_000])]))
+
+            nursery.start_soon(send)
+            for _ in range(100):
+                most = max(most, received.used_bytes)
+                await trio.sleep(0.01)
+            assert 256 << 10 <= most < 512 << 10
+            with trio.fail_after(120):
+                while len(tickets) < 40:
+                    await trio.sleep(0.1)
+        for ticket in tickets:
+            assert await worker.code_of(ticket) in ("peer.unreachable", "inbox.unknown")
+        assert received.used_bytes < 128 << 10
+
+
+@simulated
 async def test_a_request_and_its_reply_cross_the_brokers(env: SimEnv) -> None:
     """The topic is led by one broker, the requester and the worker are connected to the two others."""
     async with broker_world(env) as world:

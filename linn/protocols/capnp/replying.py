@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from functools import partial
 
-from linn.api import ProtocolError, RecordBatch
+from linn.api import RESERVE_BYTES, ProtocolError, RecordBatch
 from linn.protocols.capnp.outbox import Outbox
 from linn.protocols.capnp.responder import Responder
 from linn.wire import messages as m
@@ -14,10 +14,20 @@ from linn.wire.connection import Event, frames_to
 class Replying:
     """The replies that one connection sends."""
 
-    __slots__ = ("_responder",)
+    __slots__ = ("_memory", "_responder", "_waiting_bytes")
 
     def __init__(self, responder: Responder) -> None:
         self._responder = responder
+        self._memory = responder.gateway.memory.received
+        self._waiting_bytes = 0
+        """Bytes of replies that wait for another broker."""
+
+    def is_full(self) -> bool:
+        """Whether so many bytes wait for other brokers that no more should be read; few, if memory is short."""
+        waiting = self._waiting_bytes
+        return waiting >= self._responder.settings.connection_bytes_max or (
+            waiting > RESERVE_BYTES and self._memory.is_over
+        )
 
     def reply(self, event: Event) -> None:
         """Send a reply to an inbox; answered when it is in the output of the requester's connection.
@@ -35,8 +45,16 @@ class Replying:
             responder.reply(event.correlation, m.Done())
             return
 
+        size = batch.size
+        self._waiting_bytes += size
+        self._memory.used_bytes += size
+
         async def work() -> None:
-            await inbox.reply_elsewhere(node, asked.to, batch)
+            try:
+                await inbox.reply_elsewhere(node, asked.to, batch)
+            finally:
+                self._waiting_bytes -= size
+                self._memory.give_back(size)
             responder.reply(event.correlation, m.Done())
 
         responder.in_task(event, work)
