@@ -162,6 +162,22 @@ async def test_a_request_without_a_worker_times_out_and_a_late_reply_is_dropped(
 
 
 @in_world
+async def test_a_request_with_a_time_to_live_is_not_carried_out_after_it(world: World) -> None:
+    with pytest.raises(NoReply):
+        await world.client.request("jobs", b"first", timeout_s=1, ttl_ms=1_000)
+    await trio.sleep(1)
+    seen: list[str] = []
+
+    async def work(message: Message) -> None:
+        seen.append(message.text)
+        await message.reply(message.value)
+
+    await world.worker(work)
+    assert (await world.client.request("jobs", b"second", timeout_s=5, ttl_ms=1_000)).text == "second"
+    assert seen == ["second"]
+
+
+@in_world
 async def test_a_request_that_nothing_routes_fails_at_once(world: World) -> None:
     began = trio.current_time()
     with pytest.raises(Unroutable):
