@@ -213,7 +213,7 @@ async def test_replies_beyond_the_limit_are_not_kept(world: World) -> None:
 
 @in_world
 async def test_replies_that_come_as_one_batch_are_replies_one_by_one(world: World) -> None:
-    """As a client in another language may send them."""
+    """Clients in other languages may send them so."""
 
     async def work(message: Message) -> None:
         replies = [Record(value=b"%d" % number, headers=(("n", b"v"),)) for number in range(5)]
