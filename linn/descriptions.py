@@ -33,6 +33,8 @@ class TopicSettings(TypedDict, total=False):
     """ "unlimited": records wait in a queue for ever."""
     max_deliveries: int
     dead_letter: str
+    dead_letter_exchange: str
+    dead_letter_key: str
     lease: Duration
     redelivery_delay: Duration
     redelivery_delay_max: Duration

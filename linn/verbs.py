@@ -461,6 +461,8 @@ def _topic_settings(asked: SettingsChange) -> Iterator[Need]:
     settings = asked.settings
     if isinstance(settings.get("dead_letter"), str):
         yield Need(rights.PUBLISH, rights.TOPIC, settings["dead_letter"])
+    if isinstance(settings.get("dead_letter_exchange"), str):
+        yield Need(rights.PUBLISH, rights.EXCHANGE, settings["dead_letter_exchange"])
     yield from _bound_exchanges(settings.get("bindings"))
     tables = [key for key, value in settings.items() if isinstance(value, dict) or "." in key]
     if tables or settings.keys() & {"interceptors", "storage"}:

@@ -130,7 +130,7 @@ def _topic(name: str, topic: TopicSettings, config: Config, problems: Problems) 
     if topic.kind != "stream" and topic.max_deliveries == 1 and (topic.redelivery_delay_ms or 0) > 0:
         problems.warn((*path, "redelivery_delay"), "has no effect with max_deliveries = 1: nothing is delivered again")
     dead = config.topics.get(topic.dead_letter or "")
-    if dead is not None and dead.dead_letter is None and dead.max_deliveries is not None and dead.kind != "stream":
+    if dead is not None and not dead.has_dead_letters and dead.max_deliveries is not None and dead.kind != "stream":
         problems.warn(
             (*path, "dead_letter"),
             f"{topic.dead_letter} drops records itself, after {counted(dead.max_deliveries, 'attempt')}",
@@ -142,7 +142,7 @@ def _endless_attempts(config: Config, problems: Problems) -> None:
     dead_letters = {topic.dead_letter for topic in config.topics.values()}
     for name, topic in config.topics.items():
         is_leased = topic.kind != "stream" and topic.lease_ms is not None
-        if is_leased and topic.max_deliveries is None and topic.dead_letter is None and name not in dead_letters:
+        if is_leased and topic.max_deliveries is None and not topic.has_dead_letters and name not in dead_letters:
             text = "a message that no consumer can handle comes again for ever: max_deliveries and dead_letter end that"
             problems.hint(("topics", name), text)
 

@@ -14,7 +14,6 @@ import trio
 
 from linn.cluster.channel import SILENCE_S, Channel
 from linn.cluster.consumer_leg import ConsumerLeg
-from linn.cluster.copying import Copying
 from linn.cluster.follow_lane import LinkFollowLane
 from linn.cluster.introduction import NONCE_BYTES, Dialer
 from linn.cluster.link import Link
@@ -49,8 +48,7 @@ FRAME_BYTES_MAX = 64 << 20
 
 
 class Links:
-    """The links of this broker: the ports `PeerLinks`, `PublishLinks`, `ReadLinks`, `ConsumerLinks`, `InboxLinks` and
-    `CopyLinks`."""
+    """The links of this broker: the ports `PeerLinks`, `PublishLinks`, `ReadLinks`, `ConsumerLinks`, `InboxLinks`."""
 
     def __init__(self, gateway: Gateway) -> None:
         """`gateway`: of this broker, which has a membership."""
@@ -111,10 +109,6 @@ class Links:
     def transacting(self) -> LinkTransacting:
         """Requests about transactions."""
         return LinkTransacting(self._link, self._itself)
-
-    def copies(self) -> Copying:
-        """See `CopyLinks.copies`."""
-        return Copying(self._link, self._itself(), Forwarded())
 
     def _itself(self) -> Principal:
         """This broker as the principal of a lane."""

@@ -11,7 +11,6 @@ import trio
 
 from linn.cluster.channel import Channel
 from linn.cluster.lane_output import LaneOutput
-from linn.cluster.served_copies import ServedCopies
 from linn.cluster.served_follower import FollowerNode, ServedFollower
 from linn.cluster.served_transactions import ServedTransactions
 from linn.cluster.window import LANE_BYTES_MAX, LANE_REQUESTS_MAX, OPEN_CHARACTERS_MAX, Window, counts_in_link
@@ -92,9 +91,7 @@ class ServedLane:
         self._consuming = self._consumer_requests()
 
     def _other_requests(self, other: FollowerNode | None) -> _Requests:
-        """The requests of a lane without a consumer. `other`: the broker whose own lane it is, which publishes copies
-        of dead letters; None: it is a client's lane.
-        """
+        """The requests of a lane without a consumer. `other`: the broker whose own lane it is, if one's."""
         requests: _Requests = {
             m.Publish: self._publish,
             m.Fetch: self._reading.fetch,
@@ -109,11 +106,8 @@ class ServedLane:
             m.Reply: Replying(self._responder).reply,
         }
         if other is not None:
-            copies = ServedCopies(self._responder, self._gateway, other)
             transactions = ServedTransactions(self._responder, self._gateway)
             requests |= {
-                m.Publish: copies.store,
-                m.FindOffset: copies.find_place,
                 m.JoinTransaction: transactions.begin,
                 m.MarkTransaction: transactions.begin,
             }

@@ -21,7 +21,7 @@ from raw_client import (
 )
 
 from linn.core.batch.record import Record
-from linn.core.queue import dead_letter_copy
+from linn.core.queue import transfer
 from linn.testing.deterministic import run_simulation
 from linn.testing.sim_env import SimEnv
 from linn.wire import messages as m
@@ -58,6 +58,7 @@ async def test_a_dead_letter_names_its_origin_and_reason(env: SimEnv, client: Ra
         "linn.dead.offset": 0,
         "linn.dead.attempts": 1,
         "linn.dead.time_ms": now_ms,
+        "linn.dead.history": f'[["t","rejected",1,{now_ms},{now_ms}]]',
     }
     assert tried.value == b"tried"
     assert (tried.labels["linn.dead.reason"], tried.labels["linn.dead.attempts"]) == ("max_deliveries", 2)
@@ -146,7 +147,7 @@ async def _reject(client: RawClient, worker: int, event: Event, offsets: Sequenc
 @simulated
 async def test_records_between_others_are_copied_many_at_a_time(env: SimEnv) -> None:
     env.disk.sync_delay_s_max = 0.01
-    count = 9 * dead_letter_copy.RECORDS_AT_ONCE + 50
+    count = 9 * transfer.RECORDS_AT_ONCE + 50
     async with broker_on(env, ALWAYS + TEXT):
         client = await connected(env)
         await client.publish("t", [str(number) for number in range(2 * count)])
@@ -309,8 +310,8 @@ async def _lose_power_with_an_intent(env: SimEnv) -> None:
 
         def is_intended() -> bool:
             assert partition_queue.log.state is not None
-            found, state = partition_queue.subscription.lowest_dead(1), partition_queue.log.state.partition
-            if not found or found[0].target is None or state.high_watermark < state.log.bounds()[1]:
+            found, state = partition_queue.subscription.intended(), partition_queue.log.state.partition
+            if not found or state.high_watermark < state.log.bounds()[1]:
                 return False
             return dead.high_watermark < dead.log.bounds()[1]
 
@@ -332,7 +333,7 @@ async def _lose_power_with_copies(env: SimEnv) -> None:
 
 
 def lose_power_twice(seed: int) -> None:
-    """Lose power before the copies and after them: the target then ends before the end of when the intent was made."""
+    """Lose power before the copies and after them."""
 
     async def scenario(env: SimEnv) -> None:
         for process in (_lose_power_with_an_intent, _lose_power_with_copies):

@@ -52,7 +52,7 @@ LOGGED: dict[str, str] = {
     "Returned": "",
     "Died": "",
     "Explained": "",
-    "DeadLetterIntended": "",
+    "Intended": "",
     "Skipped": "",
     "DeliveryIdsStarted": "",
     "Started": "",

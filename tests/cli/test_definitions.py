@@ -40,6 +40,9 @@ key = "#"
 [exchanges.spread]
 type = "consistent-hash"
 hash_on = "label.customer"
+[topics."jobs.south"]
+dead_letter_exchange = "fan"
+dead_letter_key = "north"
 [topics."jobs.north"]
 dead_letter = "graves"
 max_deliveries = 4
@@ -117,7 +120,7 @@ def test_what_is_exported_and_imported_is_exported_again_byte_by_byte(
     ]
     assert within("definitions", "export", url=empty.url).stdout == export
     again = within("definitions", "import", file, url=empty.url)
-    assert again.stdout == "nothing to do: 6 exchanges, 6 topics, 6 bindings as the file says\n"
+    assert again.stdout == "nothing to do: 6 exchanges, 7 topics, 6 bindings as the file says\n"
     os.kill(empty.pid, signal.SIGKILL)
     empty.wait()
     empty.start()

@@ -12,8 +12,6 @@ from raw_client import RawClient, records
 from simulated_time import simulated
 
 from linn.core.batch.record import Record
-from linn.core.errors.tree import LinnError
-from linn.core.ports.principal import Principal
 from linn.testing.sim_env import SimEnv
 from linn.wire import messages as m
 
@@ -43,9 +41,9 @@ async def reject(client: RawClient, values: list[str], **properties: object) -> 
     await client.call(m.Unsubscribe(worker))
 
 
-async def dead(client: RawClient) -> list[Record]:
+async def dead(client: RawClient, topic: str = "d") -> list[Record]:
     found: list[Record] = []
-    while batches := (await client.ask(m.Fetch("d", 0, len(found), bytes_max=1 << 20))).batches:
+    while batches := (await client.ask(m.Fetch(topic, 0, len(found), bytes_max=1 << 20))).batches:
         found += [record for batch in batches for record in batch.records()]
     return found
 
@@ -117,6 +115,42 @@ async def test_each_dead_letter_is_copied_once_whatever_fails(env: SimEnv, seed:
         assert sorted(found) == list(range(3 * COUNT))
 
 
+@pytest.mark.parametrize("seed", range(6))
+@pytest.mark.parametrize("victim", ["queue", "target"])
+@simulated
+async def test_topics_of_several_leaders_behind_an_exchange_get_one_copy_each_whatever_fails(
+    env: SimEnv, seed: int, victim: str
+) -> None:
+    async with broker_world(env, seed) as world:
+        brokers = await world.brokers()
+        client = await brokers[0].client()
+        await client.administer("exchange.create", name="graves", settings={"type": "fanout"})
+        for name in "def":
+            settings = {"kind": "stream", "bindings": [{"exchange": "graves"}]}
+            await client.administer("topic.create", name=name, settings=settings)
+        await client.administer("topic.create", name="q", settings={"dead_letter_exchange": "graves"})
+        led = await until_led(brokers, *"defq")
+        queue, rng = led["q"], Random(seed)
+        assert {led[name].number for name in "def"} != {queue.number}
+        target = next(led[name] for name in "def" if led[name] is not queue)
+        client = await queue.client()
+        for part in range(3):
+            await reject(client, [f"{number}" for number in range(part * COUNT, (part + 1) * COUNT)])
+            await trio.sleep(rng.uniform(0, 0.4))
+            struck = queue if victim == "queue" else target
+            struck.env.kill()
+            await struck.ended()
+            await trio.sleep(rng.uniform(0, 10))
+            await struck.start()
+            await until(lambda: all(len(it.broker.cluster.view.state.sessions) == 3 for it in brokers))
+            await until_led(brokers, *"defq")
+            client = await queue.client()
+        await until_settled(queue)
+        for name in "def":
+            found = [record.labels["linn.dead.offset"] for record in await dead(await led[name].client(), name)]
+            assert sorted(found) == list(range(3 * COUNT)), f"{name} has one copy of each"
+
+
 @simulated
 async def test_dead_letters_wait_for_room_and_for_a_leader(env: SimEnv) -> None:
     async with broker_world(env) as world:
@@ -136,53 +170,3 @@ async def test_dead_letters_wait_for_room_and_for_a_leader(env: SimEnv) -> None:
         found = [record.labels["linn.dead.offset"] for record in await dead(there)]
         assert found[: len(seen)] == seen
         assert sorted(found) == list(range(100))
-
-
-@simulated
-async def test_a_copy_that_is_sent_again_is_stored_once_and_one_without_numbers_never(env: SimEnv) -> None:
-    async with broker_world(env) as world:
-        _, queue, target = await apart(world)
-        copies = queue.broker.gateway.links.copies()
-        for _ in range(3):
-            batch = records(["a"])
-            batch.number(1 << 50, 0, 0, 0)
-            await copies.store(target.number, "d", 0, batch)
-        assert await copies.place(target.number, "d", 0) <= 1
-        for code, unnumbered in (("batch.malformed", records(["b"])), ("batch.corrupt", records(["c"]))):
-            if code == "batch.corrupt":
-                unnumbered.number(1 << 50, 0, 1, 0)
-                unnumbered.message[-1] ^= 1
-            with pytest.raises(LinnError) as raised:
-                await copies.store(target.number, "d", 0, unnumbered)
-            assert raised.value.code == code
-        assert [record.value for record in await dead(await target.client())] == [b"a"]
-
-
-@simulated
-async def test_a_copy_of_an_earlier_session_is_refused(env: SimEnv) -> None:
-    async with broker_world(env) as world:
-        _, queue, target = await apart(world)
-        copies = queue.broker.gateway.links.copies()
-        assert await copies.place(target.number, "d", 0) == 0
-        membership = target.broker.gateway.membership
-        there = membership.place_of
-        membership.place_of = lambda node: there(node)._replace(session="the next one") if node else None
-        batch = records(["a"])
-        batch.number(1 << 50, 0, 0, 0)
-        with pytest.raises(LinnError) as raised:
-            await copies.store(target.number, "d", 0, batch)
-        assert raised.value.code in ("peer.stale", "peer.unreachable")
-        assert await dead(await target.client()) == []
-
-
-@simulated
-async def test_a_user_s_lane_makes_no_copies(env: SimEnv) -> None:
-    async with broker_world(env) as world:
-        _, queue, target = await apart(world)
-        copies = queue.broker.gateway.links.copies()
-        copies._principal = Principal("10.0.0.9:1", "raw", "service:node/77")
-        batch = records(["a"])
-        batch.number(1 << 50, 0, 0, 0)
-        with pytest.raises(LinnError) as raised:
-            await copies.store(target.number, "d", 0, batch)
-        assert raised.value.code == "producer.foreign"

@@ -123,6 +123,14 @@ WRONG = [
     ("[topics.a]\noverflow = 'dead-letter'", "2: topics.a.overflow: is", ConfigError, "dead_letter"),
     ("[topics.a]\nkind = 'stream'\noverflow = 'dead-letter'", "3: topics.a.overflow: can be", ConfigError, "queue"),
     ("[topics.aa]\ndead_letter = 'ab'", '2: topics.aa.dead_letter: there is no topic "ab"', ConfigError, "aa"),
+    ("[topics.a]\ndead_letter_exchange = 'x'", '2: topics.a.dead_letter_exchange: there is no ex', ConfigError, '"x"'),
+    ("[topics.a]\ndead_letter_key = 'k'", "2: topics.a.dead_letter_key: is for the copies", ConfigError, "is none"),
+    (
+        "[exchanges.x]\ntype = 'desk'\n[topics.b]\n[topics.a]\ndead_letter = 'b'\ndead_letter_exchange = 'x'",
+        "6: topics.a.dead_letter_exchange: dead letters go to a topic or an exchange",
+        ConfigError,
+        "dead_letter is set",
+    ),
     ("[topics.a]\nbindings = 'x'", "2: topics.a.bindings: must be an array of tables", ConfigError, "[[bindings]]"),
     ("[[topics.a.bindings]]\nkey = 'x'", '1: topics.a.bindings[0]: the key "exchange" is missing', ConfigError, ""),
     ("[topics.a]\nredelivery_delay = '11m'", "2: topics.a.redelivery_delay: is over", ConfigError, "_max"),
@@ -219,6 +227,11 @@ WARNED = [
     ("[topics.a]\noverflow = 'reject'", "topics.a.overflow", "has no effect without bytes_max or records_max"),
     ("[topics.a]\nmax_deliveries = 5", "topics.a.max_deliveries", "is dropped after 5 attempts"),
     ("[topics.a]\ndead_letter = 'b'\n[topics.b]", "topics.a.dead_letter", "takes only rejected records"),
+    (
+        "[exchanges.x]\ntype = 'desk'\n[topics.a]\ndead_letter_exchange = 'x'",
+        "topics.a.dead_letter_exchange",
+        "takes only rejected records",
+    ),
     ("[plugins]\nblock = ['smaple']", "plugins.block[0]", 'did you mean "sample"?'),
 ]
 

@@ -56,6 +56,11 @@ def test_a_topic_made_over_the_wire_is_checked_and_filled_in_as_in_toml() -> Non
         ),
         ({"order": "priority", "levels": 1}, ConfigError, "topics.a.levels: must be a whole number >= 2, not 1"),
         ({"order": "priority", "levels": 257}, ConfigError, "topics.a.levels: must be a whole number <= 256, not 257"),
+        (
+            {"dead_letter_exchange": "fligths"},
+            ConfigError,
+            'topics.a.dead_letter_exchange: there is no exchange "fligths"',
+        ),
         ({"storage": "drma"}, PluginUnknown, 'topics.a.storage: there is no storage "drma"; did you mean "dram"?'),
     ],
 )

@@ -7,6 +7,7 @@ from functools import partial
 
 import trio
 
+from linn.core.batch.batch import RecordBatch
 from linn.core.batch.builder import build_single
 from linn.core.batch.steps import run_steps
 from linn.core.delivery.settlement import Settlement, SettleOutcome
@@ -14,16 +15,18 @@ from linn.core.delivery.vocabulary import Verdict
 from linn.core.env.env import Env
 from linn.core.errors.replication import NotLeader
 from linn.core.log.partition import Partition
+from linn.core.log.producers import numbers_of
 from linn.core.log.state_log import StateLog
 from linn.core.log.storage import PartitionId
 from linn.core.log.storage_stats import StorageStats
 from linn.core.loop.waiting import WaitDeadline
 from linn.core.queue.consumer import QueueConsumer
-from linn.core.queue.dead_letter_copy import LocalTarget, copy_dead_letters
+from linn.core.queue.dead_letter_source import DeadLetterSource
 from linn.core.queue.lease import LeaseSettings
 from linn.core.queue.partition_queue import PartitionQueue
 from linn.core.queue.queue import Queue
 from linn.core.queue.semantics import DeliverySemantics
+from linn.core.queue.transfer import Numbers, StepLimits, transfer_step
 from linn.semantics.at_least_once import AtLeastOnce
 from linn.storage_engines.dram.engine import DramEngine
 from linn.storage_engines.dram.settings import DramSettings
@@ -55,6 +58,7 @@ class LedTopic:
         self.queue = Queue("t")
         self.running = 0
         """Background tasks that have not ended."""
+        self._numbers = Numbers(env.rng)
         self._nursery = nursery
 
     async def make(self) -> LedTopic:
@@ -133,11 +137,17 @@ class LedTopic:
     def partition_queue(self, semantics: DeliverySemantics) -> PartitionQueue:
         data, clock = self.partitions[DATA], self.env.clock
         state, on_ready = StateLog(self.partitions[STATE], clock), partial(self.queue.has_ready, 0)
-        return PartitionQueue(data, semantics, state, on_ready, clock, self.spawn, self._copy_dead)
+        return PartitionQueue(data, semantics, state, on_ready, clock, self.spawn, self._move_dead)
 
-    async def _copy_dead(self, partition_queue: PartitionQueue) -> None:
-        target = LocalTarget(self.partitions[DEAD], Partition.append)
-        await copy_dead_letters(partition_queue, {0: target}, self.env)
+    async def _move_dead(self, partition_queue: PartitionQueue) -> None:
+        source = DeadLetterSource(partition_queue, self._numbers, self.env.clock)
+        await transfer_step(source, self._carry, StepLimits(1 << 20))
+
+    async def _carry(self, batch: RecordBatch) -> None:
+        target, numbers = self.partitions[DEAD], numbers_of(batch)
+        known = target.find(numbers, batch.count)
+        offset = target.append_numbered(batch, numbers) if known is None else known
+        await target.committed.wait(offset + batch.count)
 
     async def open_queue(self, semantics: DeliverySemantics | None = None) -> PartitionQueue:
         """Open the queue, as a new leader does."""

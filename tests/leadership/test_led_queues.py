@@ -16,7 +16,6 @@ from linn.core.errors.tree import DeliveryNotCurrent, LinnError
 from linn.core.log.state_log import SNAPSHOT_AFTER_BYTES, StateLog
 from linn.core.log.storage import READ_BATCHES_MAX
 from linn.core.loop.waiting import WaitDeadline
-from linn.core.queue.dead_letter import DeadLetterTarget
 from linn.core.queue.lease import LeaseSettings
 from linn.semantics.at_least_once import AtLeastOnce
 from linn.semantics.at_most_once import AtMostOnce
@@ -257,13 +256,6 @@ async def with_dead_letter(nursery: trio.Nursery) -> LedTopic:
     return topic
 
 
-async def test_an_intent_names_the_watermark_of_its_target(nursery: trio.Nursery) -> None:
-    """Above it the next leader of the target may have other records, and the copies would lie before the intent."""
-    topic = await with_dead_letter(nursery)
-    assert topic.partitions[DEAD].durable.offset == 1
-    assert topic.queue.partition_queues[0].subscription.dead()[0].target == DeadLetterTarget(0, 0)
-
-
 async def test_a_dead_letter_is_copied_when_its_intent_is_committed(nursery: trio.Nursery) -> None:
     topic = await with_dead_letter(nursery)
     assert topic.end(DEAD) == 1
@@ -280,18 +272,19 @@ async def test_the_next_leader_makes_no_second_copy(nursery: trio.Nursery) -> No
     topic = await with_dead_letter(nursery)
     topic.commit(STATE)
     await wait_all_tasks_blocked()
-    topic.commit(DEAD)
+    topic.partitions[DEAD].commit(topic.end(DEAD))
     other = await topic.copied(2)
     topic.lose()
     other.lead(2)
     other.commits_at_once = True
     queue = await other.open_queue()
+    assert queue.subscription.dead_count == 1
     await wait_all_tasks_blocked()
     assert (queue.subscription.dead_count, other.end(DEAD)) == (0, 2)
 
 
 async def test_a_queue_that_is_abandoned_copies_nothing(nursery: trio.Nursery) -> None:
-    """The next leader has looked for copies, and has made its own."""
+    """The next leader makes the copies."""
     topic = await with_dead_letter(nursery)
     topic.commit(STATE)
     topic.queue.abandon(not_leader(topic))

@@ -11,8 +11,8 @@ _STATES = "linn.core.queue.record_states"
 _PARTITION = "linn.core.queue.partition_queue"
 _LOG = "linn.core.queue.subscription_log"
 _ORDERING = "linn.core.queue.ordering"
-_COPY = "linn.core.queue.dead_letter_copy"
 _EXPIRY = "linn.core.queue.expiry"
+_TRANSFER = "linn.core.queue.transfer"
 _ONCE = "At least once"
 _DEAD = "Dead letters"
 
@@ -222,12 +222,45 @@ QUEUE_MUTATIONS = (
         name="a dead letter is settled before its copy is committed",
         breaks="The copy is committed there before the record is settled here.",
         guarantee=_DEAD,
-        module=_COPY,
+        module="linn.core.publish.publisher",
         original="await mark.wait(end)",
         planted="assert end >= 0",
         simulation="dead letters",
         seed=133,
         says="one copy of each",
+    ),
+    Mutation(
+        name="the numbers of a step are taken when it is published",
+        breaks="An interrupted step is published again with the same numbers.",
+        guarantee=_DEAD,
+        module=_TRANSFER,
+        original="batch.number(-intent.producer, 0, intent.sequence, SCATTERED)",
+        planted="batch.number(-intent.producer, 0, source.numbers.take(batch.count).sequence + 1, SCATTERED)",
+        simulation="transfers",
+        seed=3,
+        says="no copy is there twice",
+    ),
+    Mutation(
+        name="a step that is published again has another epoch",
+        breaks="An interrupted step is published again with the same numbers.",
+        guarantee=_DEAD,
+        module=_TRANSFER,
+        original="batch.number(-intent.producer, 0, intent.sequence, SCATTERED)",
+        planted="batch.number(-intent.producer, int(step is not None), intent.sequence, SCATTERED)",
+        simulation="transfers",
+        seed=3,
+        says="the epoch never changes",
+    ),
+    Mutation(
+        name="a step that is published again has what died since",
+        breaks="An interrupted step is published again with the same records.",
+        guarantee=_DEAD,
+        module="linn.core.queue.dead_letter_source",
+        original="return Step(self._noted(found), found[0].intent)",
+        planted="return Step(self._noted(self._queue.subscription.dead()), found[0].intent)",
+        simulation="transfers",
+        seed=2,
+        says="no copy is missing",
     ),
     Mutation(
         name="an ack is answered before it is durable",

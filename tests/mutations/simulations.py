@@ -46,6 +46,7 @@ _RUNS = {
     "arrows of two phases": ("broker", "two_phase_arrows", "walk"),
     "subscription": ("subscription", "subscription_walk", "walk"),
     "expiry": ("broker", "ttl_run", "walk"),
+    "transfers": ("broker", "transfer_run", "walk"),
     "group": ("group", "group_walk", "walk"),
     "routing": ("exchanges", "routing_walk", "walk"),
 }

@@ -283,7 +283,8 @@ def requests_of(verb: Verb[Any, Any]) -> Iterator[dict[str, Any]]:
                 yield {name: value for name, value in request.items() if name != target}
     if "settings" in fields:
         for near in NEAR:
-            for settings in ({"dead_letter": near}, {"alternate": near}, {"bindings": [{"exchange": near}]}):
+            named = ({key: near} for key in ("dead_letter", "dead_letter_exchange", "alternate"))
+            for settings in (*named, {"bindings": [{"exchange": near}]}):
                 yield from ({"name": name, "settings": settings} for name in ("new", KNOWN[sorts["name"]]))
 
 

@@ -173,6 +173,11 @@ ROWS = [
         ["configure topic:q", "publish topic:dead"],
         _verb("topic.alter", name="q", settings={"dead_letter": "dead"}),
     ),
+    Row(
+        "topic.alter",
+        ["configure topic:q", "publish exchange:x"],
+        _verb("topic.alter", name="q", settings={"dead_letter_exchange": "x"}),
+    ),
     Row("topic.delete", ["configure topic:q"], _verb("topic.delete", name="q")),
     Row("topic.delete", ["configure topic:none"], _verb("topic.delete", name="none")),
     Row("topic.show", ["see topic:q"], _verb("topic.show", name="q")),

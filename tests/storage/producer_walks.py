@@ -54,7 +54,7 @@ def walk(seed: int) -> None:
     producers, log = Producers(), list[Numbered]()
     for at in range(300):
         first, epoch = rng.randrange(14), rng.choice([0, 0, 0, 1])
-        batch = Numbered(rng.randint(1, 3), epoch, first, first + rng.randint(1, 2), scattered=rng.random() < 0.3)
+        batch = Numbered(rng.choice([1, 2, -3]), epoch, first, first + rng.randint(1, 2), scattered=rng.random() < 0.3)
         found, wanted = outcome(producers, batch), expected(log, batch)
         assert found == wanted, f"{batch} is {found}, and by the log {wanted}"
         if found is None:

@@ -104,6 +104,23 @@ def test_only_idle_producers_are_forgotten() -> None:
     assert [producer_id in producers for producer_id in (1, 2, 3)] == [True, False, True]
 
 
+def test_a_broker_s_own_producer_is_kept_for_longer_and_not_counted() -> None:
+    producers = Producers()
+    for producer_id in (-7, 1):
+        producers.stored(numbered(0, producer_id=producer_id), 5, 100)
+    assert len(producers) == 1
+    producers.expire(before_s=1000, internal_before_s=100)
+    assert [producer_id in producers for producer_id in (-7, 1)] == [True, False]
+    again = Producers.decode(producers.encode())
+    assert again.check(numbered(0, producer_id=-7)) == 5
+    assert again.before(5).check(numbered(0, producer_id=-7)) is None
+    later = Producers()
+    later.extend(again)
+    assert (later.check(numbered(0, producer_id=-7)), len(later)) == (5, 0)
+    producers.expire(before_s=1000, internal_before_s=101)
+    assert -7 not in producers
+
+
 @pytest.mark.parametrize("cut", [1, 20, -1])
 def test_a_snapshot_that_is_cut_short_is_refused(cut: int) -> None:
     snapshot = with_batches(3).encode()

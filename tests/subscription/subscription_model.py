@@ -14,7 +14,7 @@ class Record:
     attempts: int = 0
     ready_at: float = 0.0
     reason: str = ""
-    target: tuple[int, int] | None = None
+    intent: tuple[int, int] | None = None
     decision: tuple[str, int, int] | None = None  # holder, time, delivery id
     was_waiting: bool = False  # Dead, and was not delivered before that since the index was made.
 

@@ -7,7 +7,7 @@ from functools import partial
 import pytest
 
 from linn.core.errors.tree import DeliveryNotCurrent, LimitExceeded
-from linn.core.queue.dead_letter import DeadLetterTarget, DeadReason
+from linn.core.queue.dead_letter import DeadReason, Intent
 from linn.core.queue.effects import Effects
 from linn.core.queue.lease import LEASE_MS_MAX, STALE_DEADLINES_MIN, LeaseSettings
 from linn.core.queue.subscription import SharedSubscription
@@ -241,7 +241,7 @@ def test_the_lowest_dead_are_given_without_those_above():
     lease = subscription.acquire(ANN, 9, END, 0.0)
     for first in (0, 2, 3, 6, 8):
         subscription.reject(ANN, lease.delivery_id, [(first, first + 1)], 0.0)
-    subscription.dead_letter_intended(2, 3, DeadLetterTarget(1, 500))
+    subscription.intend(2, 3, Intent(1, 500))
     for records, ranges in ((1, 1), (2, 3), (3, 3), (4, 4), (99, 5)):
         assert subscription.lowest_dead(records) == subscription.dead()[:ranges], "touching records died as one range"
     assert make().lowest_dead(1) == []
@@ -263,10 +263,10 @@ def test_an_intent_splits_the_dead_and_the_first_one_stays():
     subscription = make()
     lease = subscription.acquire(ANN, 9, END, 0.0)
     subscription.reject(ANN, lease.delivery_id, None, 0.0)
-    subscription.dead_letter_intended(0, 4, DeadLetterTarget(1, 500))
-    subscription.dead_letter_intended(2, 6, DeadLetterTarget(1, 700))
-    expected = [(0, 4, DeadLetterTarget(1, 500)), (4, 6, DeadLetterTarget(1, 700)), (6, 9, None)]
-    assert [(dead.first, dead.end, dead.target) for dead in subscription.dead()] == expected
+    subscription.intend(0, 4, Intent(1, 500))
+    subscription.intend(2, 6, Intent(1, 700))
+    expected = [(0, 4, Intent(1, 500)), (4, 6, Intent(1, 700)), (6, 9, None)]
+    assert [(dead.first, dead.end, dead.intent) for dead in subscription.dead()] == expected
 
 
 def test_purge_settles_waiting_records_and_leaves_leased_ones():

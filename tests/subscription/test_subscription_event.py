@@ -2,22 +2,24 @@
 
 from __future__ import annotations
 
+import struct
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from linn.core.errors.tree import LogCorrupt
-from linn.core.queue.dead_letter import DeadLetters, DeadLetterTarget, DeadReason
+from linn.core.queue.dead_letter import DeadLetters, DeadReason, Intent
 from linn.core.queue.event import (
     DELIVERY_ID_MAX,
     OFFSET_MAX,
     Acquired,
-    DeadLetterIntended,
     Decided,
     DeliveryIdsStarted,
     Died,
     EventBuffer,
     Explained,
+    Intended,
     Returned,
     Settled,
     Skipped,
@@ -48,7 +50,7 @@ def events(offset_max: int):
         st.builds(lambda span: Settled(*span), spans),
         st.builds(lambda span, *rest: Returned(*span, *rest), spans, number, st.integers(0, 1_000_000)),
         st.builds(lambda span, *rest: Died(*span, *rest), spans, number, st.sampled_from(DeadReason)),
-        st.builds(lambda span, *rest: DeadLetterIntended(*span, *rest), spans, number, anything),
+        st.builds(lambda span, *rest: Intended(*span, *rest), spans, number, anything),
         st.builds(Skipped, offsets),
         st.builds(DeliveryIdsStarted, delivery_ids),
         st.builds(lambda span, *rest: Decided(*span, *rest), spans, st.integers(1, 2**32 - 1), delivery_ids, holders),
@@ -327,9 +329,17 @@ def test_the_buffer_joins_adjacent_events_and_puts_settled_offsets_last():
     assert not buffer
 
 
+def test_intents_of_an_earlier_version_are_ignored():
+    row = struct.pack("<BBHIqqq", 6, 0, 0, 2, 0, 3, 77)
+    settled = encode_events([Settled(5, 6)])[1:]
+    assert decode_events(b"\1" + row + settled) == [Settled(5, 6)]
+    run = struct.pack("<qqBBHIqqIq", 0, 9, 6, 0, 0, 1, 0, 3, 2, 77)
+    assert decode_events(b"\2" + run) == [Snapshot(0, 9, ())]
+
+
 def test_settled_dead_letters_leave_no_intent_behind():
     dead = DeadLetters()
     dead.add(0, 4, 1, DeadReason.REJECTED)
-    dead.intend(0, 4, DeadLetterTarget(0, 9))
+    dead.intend(0, 4, Intent(0, 9))
     assert dead.take(0, 4) == [(0, 4)]
     assert len(dead) == 0

@@ -11,7 +11,7 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, pr
 from subscription_model import Model, Record
 
 from linn.core.errors.tree import DeliveryNotCurrent, SubscriptionWrongKind
-from linn.core.queue.dead_letter import DeadLetterTarget, DeadReason
+from linn.core.queue.dead_letter import DeadReason, Intent
 from linn.core.queue.dispatch_order import OrderOptions
 from linn.core.queue.effects import Effects
 from linn.core.queue.event import decode_events, encode_events
@@ -321,9 +321,9 @@ class SubscriptionMachine(RuleBasedStateMachine):
             assert self.subscription.dead_lettered(first, end) == Effects(settled=end - first)
             self.model.settle(list(range(first, end)))
             return
-        self.subscription.dead_letter_intended(first, end, DeadLetterTarget(*place))
+        self.subscription.intend(first, end, Intent(*place))
         for offset in range(first, end):
-            self.model.records[offset].target = self.model.records[offset].target or place
+            self.model.records[offset].intent = self.model.records[offset].intent or place
 
     # --- the event log -----------------------------------------------------------------------------------------------
 
@@ -394,13 +394,13 @@ class SubscriptionMachine(RuleBasedStateMachine):
         if not hasattr(self, "model"):
             return
         found = {
-            offset: (dead.attempts, dead.reason.label, dead.target)
+            offset: (dead.attempts, dead.reason.label, dead.intent)
             for dead in self.subscription.dead()
             for offset in range(dead.first, dead.end)
         }
         records = self.model.records
         assert found == {
-            offset: (records[offset].attempts, records[offset].reason, records[offset].target)
+            offset: (records[offset].attempts, records[offset].reason, records[offset].intent)
             for offset in self.model.offsets("dead")
         }
 

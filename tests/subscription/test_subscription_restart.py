@@ -11,9 +11,9 @@ import pytest
 
 from linn.core.errors.tree import DeliveryNotCurrent, LogCorrupt
 from linn.core.queue import record_states
-from linn.core.queue.dead_letter import DeadLetterTarget
+from linn.core.queue.dead_letter import Intent
 from linn.core.queue.effects import Effects
-from linn.core.queue.event import Acquired, DeadLetterIntended, Returned, Settled, decode_events, encode_events
+from linn.core.queue.event import Acquired, Intended, Returned, Settled, decode_events, encode_events
 from linn.core.queue.lease import LEASE_MS_MAX, LeaseSettings
 from linn.core.queue.subscription import DELIVERY_ID_GAP, SharedSubscription
 from linn.semantics.at_least_once import AtLeastOnce
@@ -121,17 +121,18 @@ def test_a_lease_lost_with_the_broker_is_delayed_once_however_often_it_starts():
         log.append(encode_events(after.take_events()))
 
 
-def test_a_dead_letter_under_way_is_reported_again_with_its_target():
+def test_a_step_that_was_begun_is_known_after_a_restart():
     before = make()
     lease = before.acquire(ANN, 4, END, 0.0)
     before.reject(ANN, lease.delivery_id, None, 0.0)
-    before.dead_letter_intended(0, 3, DeadLetterTarget(2, 77))
+    before.intend(0, 3, Intent(2, 77))
     before.dead_lettered(0, 1)
     after = restarted([encode_events(before.take_events())])
     after.recovered(0.0)
     assert [(dead.first, dead.end) for dead in after.dead()] == [(1, 3), (3, 4)]
     intent, _ = after.dead()
-    assert (intent.first, intent.end, intent.target) == (1, 3, DeadLetterTarget(2, 77))
+    assert after.intended() == [intent]
+    assert (intent.first, intent.end, intent.intent) == (1, 3, Intent(2, 77))
 
 
 def explained() -> SharedSubscription:
@@ -276,7 +277,7 @@ def test_records_returned_at_a_start_do_not_slow_the_next_one():
     [
         [Settled(0, 4), Acquired(3, 5, 1, 1)],
         [Settled(2, 4), Returned(0, 3, 1, 0)],
-        [Acquired(0, 4, 1, 1), DeadLetterIntended(0, 4, 0, 0)],
+        [Acquired(0, 4, 1, 1), Intended(0, 4, 0, 0)],
     ],
 )
 def test_a_history_that_can_not_have_been_is_corrupt(events):

@@ -144,9 +144,11 @@ class Plan:
     def _known_part(self, top: str, arguments: Mapping[str, Any]) -> dict[str, Any]:
         """Drop arguments that name exchanges and topics yet to be created; the file's checks have covered them."""
         settings = dict(arguments["settings"])
-        named = "alternate" if top == "exchanges" else "dead_letter"
-        if named in settings and settings[named] not in self._there[top]:
-            del settings[named]
+        named = {"alternate": "exchanges"} if top == "exchanges" else _DEAD_LETTERS
+        for key, there in named.items():
+            if key in settings and settings[key] not in self._there[there]:
+                del settings[key]
+                settings.pop(f"{key.removesuffix('_exchange')}_key", None)
         if "bindings" in settings:
             known = self._there["exchanges"]
             settings["bindings"] = [binding for binding in settings["bindings"] if binding["exchange"] in known]
@@ -166,6 +168,10 @@ class Plan:
                     asked = {"name": change.name, "settings": {"dead_letter": dead_letter}}
                     late.append(Change("alter", "topic", change.name, "topic.alter", asked))
         self.changes += late
+
+
+_DEAD_LETTERS = {"dead_letter": "topics", "dead_letter_exchange": "exchanges"}
+"""The kinds of the targets of dead letters, by the setting that names one."""
 
 
 def _sources_of(table: object) -> Iterator[object]:

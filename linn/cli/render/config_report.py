@@ -163,5 +163,7 @@ def _when_it_fails(topic: TopicSettings) -> str:
     if topic.lease_ms is None:
         return "not delivered again"
     limit = "" if topic.max_deliveries is None else f", {counted(topic.max_deliveries, 'attempt')} at most"
-    end = f", then to {topic.dead_letter}" if topic.dead_letter else ""
+    exchange = f"exchange {topic.dead_letter_exchange}" if topic.dead_letter_exchange else None
+    dead = topic.dead_letter or exchange
+    end = f", then to {dead}" if dead else ""
     return f"back after {encoded['lease']}{limit}{end}"

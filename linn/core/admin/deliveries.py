@@ -170,7 +170,7 @@ def _warnings(topic: Topic, placed: PlacedDecision, outcome: verbs.Outcome) -> I
         yield f"if {name} has not stored the effect, it never happens"
     else:
         yield f"if {name} has stored the effect, it happens again where the dead letters are replayed"
-        if topic.settings.dead_letter is None:
+        if not topic.settings.has_dead_letters:
             yield f"{topic.name} has no dead-letter topic: the records are dropped"
 
 

@@ -245,7 +245,7 @@ class ExchangeAdministration:
             self._catalog.exchanges.check_link(source, router.alternate)
 
     async def delete(self, asked: verbs.NamedChange, caller: Principal) -> verbs.Nothing:
-        """Remove an exchange that has no bindings and is nowhere the alternate, and the bindings that lead to it."""
+        """Remove an exchange that nothing leads away from and no setting names, and the bindings that lead to it."""
         router = self.router(asked.name)
         bound = {binding.target for binding in router.bindings()}
         if bound:
@@ -256,6 +256,11 @@ class ExchangeAdministration:
         if users:
             shown = caller.access.shown(rights.EXCHANGE, users)
             raise TopicError(f"exchange {router.name} is the alternate of {shown}")
+        topics = self._catalog.topics.values()
+        users = [topic.name for topic in topics if topic.settings.dead_letter_exchange == router.name]
+        if users:
+            shown = caller.access.shown(rights.TOPIC, users)
+            raise TopicError(f"exchange {router.name} takes the dead letters of {shown}")
         if asked.validate_only:
             return {}
         await self._entries.remove(EXCHANGE + router.name)

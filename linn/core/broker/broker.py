@@ -154,7 +154,7 @@ class Broker:
             memory=self.memory.stored,
             storage_stats=self.measurements.storage,
             spawn=self.spawn,
-            copy_dead_letters=self._copy_dead_letters,
+            move_dead_letters=self._move_dead_letters,
             leader_epoch=lambda: self.leader_epoch,
         )
         self.metrics: MetricRegistry = self._new_metrics()
@@ -313,7 +313,7 @@ class Broker:
         """Lock the data folder, recover every topic, listen. Raises LinnError."""
         self._read_secrets()
         link_peers(self.gateway, self.publisher, self.administration, self.config, self.plugins)
-        self._dead_letters = DeadLetters(self.gateway, self.env, self.producer_ids, self.topic)
+        self._dead_letters = DeadLetters(self.gateway, self.publisher, self.env, self.producer_ids)
         self.certificates.load()
         self.token_file.load()
         self.logins.tokens = self.token_file.keys
@@ -570,9 +570,9 @@ class Broker:
         state = await open_log() if there else None
         await self.transactions.recover(state, open_log, self.env.process.boot_id())
 
-    async def _copy_dead_letters(self, topic: Topic, partition_queue: PartitionQueue) -> None:
+    async def _move_dead_letters(self, topic: Topic, partition_queue: PartitionQueue) -> None:
         await self._recovered.wait()  # Its target may be opened later.
-        await self._dead_letters.copy(topic, partition_queue)
+        await self._dead_letters.move(topic, partition_queue)
 
 
 @asynccontextmanager

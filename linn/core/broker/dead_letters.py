@@ -1,155 +1,87 @@
-"""The way of dead letters to their topic, which this broker or another one leads."""
+"""The way of dead letters to their target: steps of a transfer, published as the broker itself."""
 
 from __future__ import annotations
 
-import logging
-from collections.abc import Callable, Sequence
+from functools import partial
+from weakref import WeakKeyDictionary
 
 from linn.core.batch.batch import RecordBatch
 from linn.core.env.env import Env
-from linn.core.env.log_fields import log_fields
-from linn.core.errors.peers import PeerError
-from linn.core.errors.replication import NotLeader
+from linn.core.errors.tree import Unroutable
 from linn.core.gateway.gateway import Gateway
-from linn.core.publish.copies import PeerCopies
-from linn.core.publish.producer_ids import PER_CONNECTION, ProducerIds
-from linn.core.queue.dead_letter_copy import CopyTarget, LocalTarget, copy_dead_letters
+from linn.core.ports.principal import Principal
+from linn.core.publish.producer_ids import OwnedProducers, ProducerIds
+from linn.core.publish.publisher import Publisher
+from linn.core.publish.request import PublishRequest
+from linn.core.queue.dead_letter_source import DeadLetterSource
 from linn.core.queue.partition_queue import PartitionQueue
+from linn.core.queue.transfer import (
+    RECORDS_AT_ONCE,
+    REFUSED,
+    UNROUTABLE,
+    Numbers,
+    StepLimits,
+    log_dropped,
+    settle_in_turns,
+    transfer_step,
+)
+from linn.core.security.access import FullAccess
+from linn.core.security.policy import ADMINISTRATOR
+from linn.core.security.users import node_user
 from linn.core.topics.topic import Topic
-
-logger = logging.getLogger("linn.broker")
-
-RETRY_S = 1.0
-"""Pause before a broker that can't be asked, or does not lead the topic any more, is asked again."""
-PRODUCERS_MAX = 10_000
-"""Limit of the queues' partitions whose numbers are kept; the one that was used first gets new ones."""
-
-
-class _Numbers:
-    """The numbers of the copies from one partition of a queue to one other."""
-
-    def __init__(self, producer_id: int) -> None:
-        self.producer_id = producer_id
-        self.next = 0
 
 
 class DeadLetters:
-    """Copies the dead letters of all queues."""
+    """Moves the dead letters of all queues."""
 
-    def __init__(self, gateway: Gateway, env: Env, producer_ids: ProducerIds, topic: Callable[[str], Topic]) -> None:
-        """`topic` returns a topic by its name. Raises TopicUnknown."""
+    def __init__(self, gateway: Gateway, publisher: Publisher, env: Env, producer_ids: ProducerIds) -> None:
         self._gateway = gateway
+        self._publisher = publisher
         self._env = env
         self._ids = producer_ids
-        self._free_ids = range(0)
-        self._topic = topic
-        self._copies: PeerCopies | None = None
-        self._numbers: dict[tuple[str, ...], _Numbers] = {}
+        self._numbers: WeakKeyDictionary[PartitionQueue, Numbers] = WeakKeyDictionary()
 
-    async def copy(self, topic: Topic, partition_queue: PartitionQueue) -> None:
-        """Copy the lowest dead records of a queue's partition. Raises and is cancelled as `copy_dead_letters`."""
-        name = topic.settings.dead_letter
-        await copy_dead_letters(partition_queue, self._targets(name, partition_queue) if name else {}, self._env)
+    async def move(self, topic: Topic, queue: PartitionQueue) -> None:
+        """Move the lowest dead records of a queue's partition, some at least; without a target they are dropped.
 
-    def _targets(self, name: str, source: PartitionQueue) -> dict[int, CopyTarget]:
-        """The partitions of the dead-letter topic. Raises TopicUnknown; NotLeader: it has no leader."""
-        target = self._topic(name)
-        if target.led_by is None:
-            append = target.append_copy
-            return {index: LocalTarget(partition, append) for index, partition in target.partitions.items()}
-        if self._gateway.links is None or not target.led_by().leader:
-            raise target.led_by()
-        if self._copies is None:
-            self._copies = self._gateway.links.copies()
-        return {index: RemoteTarget(self, target, index, source) for index in range(target.settings.partitions)}
-
-    def node_of(self, target: Topic) -> int:
-        """The node that leads a topic. Raises TopicUnknown, NotLeader: none, or this one now."""
-        topic = self._topic(target.name)
-        if topic is not target or topic.led_by is None:
-            raise NotLeader(f"topic {target.name} is at this broker now")
-        error = topic.led_by()
-        if not error.leader:
-            raise error
-        return error.leader
-
-    @property
-    def copies(self) -> PeerCopies:
-        """Copies at other brokers."""
-        assert self._copies is not None, "targets elsewhere have it"
-        return self._copies
-
-    async def pause(self) -> None:
-        """Wait before another try."""
-        await self._env.clock.sleep(RETRY_S)
-
-    def numbers(self, key: tuple[str, ...]) -> _Numbers:
-        """The numbers of the copies of this origin and target."""
-        found = self._numbers.get(key)
-        if found is None:
-            if not self._free_ids:
-                first = self._ids.take()
-                self._free_ids = range(first, first + PER_CONNECTION)
-            found = self._numbers[key] = _Numbers(self._free_ids[0])
-            self._free_ids = self._free_ids[1:]
-            if len(self._numbers) > PRODUCERS_MAX:
-                del self._numbers[next(iter(self._numbers))]
-        return found
-
-    def forget(self, key: tuple[str, ...]) -> None:
-        """Begin with new numbers."""
-        self._numbers.pop(key, None)
-
-
-class RemoteTarget:
-    """A partition of a dead-letter topic that another broker leads: a `CopyTarget`."""
-
-    def __init__(self, letters: DeadLetters, topic: Topic, index: int, source: PartitionQueue) -> None:
-        self.index = index
-        self._letters = letters
-        self._topic = topic
-        self._source = source
-        self._key = str(source.partition.id), source.name, str(topic.id), str(index)
-
-    async def place(self) -> int:
-        """See `CopyTarget.place`."""
-        letters, topic = self._letters, self._topic
-        return await letters.copies.place(letters.node_of(topic), topic.name, self.index)
-
-    async def settled_start(self) -> int:
-        """See `CopyTarget.settled_start`."""
-        letters, topic = self._letters, self._topic
-        await letters.copies.place(letters.node_of(topic), topic.name, self.index)
-        return await letters.copies.start(letters.node_of(topic), topic.name, self.index)
-
-    async def read(self, offset: int) -> tuple[Sequence[RecordBatch], int]:
-        """See `CopyTarget.read`."""
-        letters, topic = self._letters, self._topic
-        return await letters.copies.read(letters.node_of(topic), topic.name, self.index, offset)
-
-    async def store(self, batch: RecordBatch) -> None:
-        """Store a copy. After an unknown outcome the same one is sent again, with the same numbers.
-
-        Raises LinnErrors of the other broker: it is not stored. NotLeader, PeerError: the queue was closed.
+        Raises and is cancelled as `transfer_step`.
         """
-        letters, topic = self._letters, self._topic
-        numbers = letters.numbers(self._key)
-        batch.number(numbers.producer_id, 0, numbers.next, batch.attributes)
-        try:
-            while True:
-                try:
-                    await letters.copies.store(letters.node_of(topic), topic.name, self.index, batch)
-                    break
-                except (PeerError, NotLeader) as error:
-                    if not error.retriable or not self._source.log.is_open:
-                        raise
-                    about = {"topic": topic.name} | log_fields(error)
-                    logger.debug("copies for %(topic)s are sent again: %(error)s", about)
-                    await letters.pause()
-        except BaseException:
-            letters.forget(self._key)
-            raise
-        numbers.next += batch.count
+        numbers = self._numbers.setdefault(queue, Numbers(self._env.rng))
+        settings = topic.settings
+        source = DeadLetterSource(queue, numbers, self._env.clock, settings.dead_letter_key)
+        if not settings.has_dead_letters:
+            dead = queue.subscription.lowest_dead(RECORDS_AT_ONCE)
+            await settle_in_turns(source, [(each.first, each.end) for each in dead])
+            return
+        target, to_exchange = settings.dead_letter or settings.dead_letter_exchange or "", settings.dead_letter is None
+        request = PublishRequest(target, (), to_exchange, queue.partition.id.index, wants_returned=to_exchange)
+        carry = partial(self._carry, source, request)
+        await transfer_step(source, carry, self._limits(target))
 
-    async def confirm(self) -> None:
-        """Return at once: `store` has waited."""
+    def _limits(self, target: str) -> StepLimits:
+        """The limits of a step: several fit into a small topic, so that it is filled though a whole step never fits."""
+        limits = StepLimits(self._publisher.limits.batch_bytes_max)
+        topic = self._publisher.catalog.topics.get(target)
+        bytes_max, records_max = (topic.settings.bytes_max, topic.settings.records_max) if topic else (None, None)
+        if bytes_max is not None:
+            limits = limits._replace(bytes=min(limits.bytes, bytes_max // 4))
+        if records_max is not None:
+            limits = limits._replace(records=min(limits.records, max(1, records_max // 4)))
+        return limits
+
+    async def _carry(self, source: DeadLetterSource, request: PublishRequest, batch: RecordBatch) -> None:
+        """Publish a step, with every right. Raises LinnError."""
+        membership = self._gateway.membership
+        name = node_user(membership.node) if membership is not None else ADMINISTRATOR
+        # Brokers know one another as these users.
+        principal = Principal("", self._gateway.name, name, FullAccess(name), "secret", (ADMINISTRATOR,))
+        owned = OwnedProducers(self._ids, name)
+        owned.give(batch.producer_id)
+        (result,) = await self._publisher.publish(request._replace(batches=[batch]), principal, owned)
+        for refused in result.refused:
+            source.dropped(refused.number, REFUSED)
+            log_dropped(source.partition, refused.number, f"are refused by {request.target}", refused.error)
+        if returned := sum(result.returned[1::2]) - sum(result.returned[::2]):
+            source.dropped(returned, UNROUTABLE)
+            error = Unroutable(f"no binding of exchange {request.target} leads to a topic")
+            log_dropped(source.partition, returned, "find no topic", error)

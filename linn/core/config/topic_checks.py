@@ -117,6 +117,11 @@ def _check_references(name: str, topic: TopicSettings, around: Surroundings, pat
         problems.add((*path, "dead_letter"), "a topic can't be its own dead letter")
     else:
         must_exist(topic.dead_letter, around.topics, "topic", (*path, "dead_letter"), problems)
+    must_exist(topic.dead_letter_exchange, around.exchanges, "exchange", (*path, "dead_letter_exchange"), problems)
+    if topic.dead_letter is not None and topic.dead_letter_exchange is not None:
+        problems.add((*path, "dead_letter_exchange"), "dead letters go to a topic or an exchange: dead_letter is set")
+    if topic.dead_letter_key is not None and topic.dead_letter_exchange is None:
+        problems.add((*path, "dead_letter_key"), "is for the copies to a dead_letter_exchange, and there is none")
     named: set[str] = set()
     for index, interceptor in enumerate(topic.interceptors):
         at: Path = (*path, "interceptors", index)
@@ -177,7 +182,7 @@ def _check_limits(filled: TopicSettings, broker: BrokerSettings, path: Path, pro
 
 
 def _check_overflow(topic: TopicSettings, path: Path, problems: Problems) -> None:
-    if problems.any_wrong(path, "kind", "records_max", "overflow", "dead_letter"):
+    if problems.any_wrong(path, "kind", "records_max", "overflow", "dead_letter", "dead_letter_exchange"):
         return
     if topic.records_max is not None and topic.kind != "queue":
         problems.add((*path, "records_max"), "counts the unsettled records of a queue: a stream has retention")
@@ -185,7 +190,7 @@ def _check_overflow(topic: TopicSettings, path: Path, problems: Problems) -> Non
         return
     if topic.kind != "queue":
         problems.add((*path, "overflow"), 'can be "dead-letter" only where kind is "queue": a stream keeps its records')
-    elif topic.dead_letter is None:
+    elif not topic.has_dead_letters:
         problems.add((*path, "overflow"), 'is "dead-letter", and there is no dead_letter to name the topic')
 
 
@@ -207,11 +212,12 @@ def _warn_of_no_effect(topic: TopicSettings, path: Path, problems: Problems) -> 
 def _warn_of_attempts(filled: TopicSettings, path: Path, problems: Problems) -> None:
     if filled.kind == "stream" or filled.lease_ms is None:
         return
-    if problems.any_wrong(path, "kind", "delivery", "dead_letter", "max_deliveries"):
+    if problems.any_wrong(path, "kind", "delivery", "dead_letter", "dead_letter_exchange", "max_deliveries"):
         return
-    if filled.dead_letter is not None and filled.max_deliveries is None:
-        problems.warn((*path, "dead_letter"), "takes only rejected records: without max_deliveries attempts don't end")
-    if filled.dead_letter is None and filled.max_deliveries is not None:
+    if filled.has_dead_letters and filled.max_deliveries is None:
+        key = "dead_letter" if filled.dead_letter is not None else "dead_letter_exchange"
+        problems.warn((*path, key), "takes only rejected records: without max_deliveries attempts don't end")
+    if not filled.has_dead_letters and filled.max_deliveries is not None:
         problems.warn(
             (*path, "max_deliveries"),
             f"without dead_letter a record is dropped after {counted(filled.max_deliveries, 'attempt')}",

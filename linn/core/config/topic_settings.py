@@ -32,6 +32,7 @@ Retention = Annotated[int, msgspec.Meta(ge=1, le=UNITS_MAX)]
 Size = Annotated[int, msgspec.Meta(ge=1, le=UNITS_MAX)]
 Lease = Annotated[int, msgspec.Meta(ge=1, le=LEASE_MS_MAX)]
 Delay = Annotated[int, msgspec.Meta(ge=0, le=LEASE_MS_MAX)]
+RoutingKey = Annotated[str, msgspec.Meta(max_length=1024)]
 Replicas = Annotated[int, msgspec.Meta(ge=1, le=REPLICAS_MAX)]
 Levels = Annotated[int, msgspec.Meta(ge=2, le=LEVELS_MAX)]
 _NOT_LIVE = {"live": False}
@@ -127,6 +128,14 @@ class TopicSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         str | None,
         msgspec.Meta(description="The topic for records that are rejected or out of attempts."),
     ] = None
+    dead_letter_exchange: Annotated[
+        str | None,
+        msgspec.Meta(description="An exchange for them, in place of `dead_letter`: each topic behind it gets a copy."),
+    ] = None
+    dead_letter_key: Annotated[
+        RoutingKey | None,
+        msgspec.Meta(description="Routing key of the copies for `dead_letter_exchange`. Default: the record's own."),
+    ] = None
     lease_ms: Annotated[
         Lease | None,
         msgspec.Meta(description="How long a consumer holds a record before it is returned. Default: the delivery's."),
@@ -206,6 +215,11 @@ class TopicSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         dict[str, Any],
         msgspec.Meta(description="Tables of services that plugins bring, by their names.", extra={"rest": True}),
     ] = msgspec.field(default_factory=dict)
+
+    @property
+    def has_dead_letters(self) -> bool:
+        """Whether dead records are copied."""
+        return self.dead_letter is not None or self.dead_letter_exchange is not None
 
     @property
     def is_replicated(self) -> bool:

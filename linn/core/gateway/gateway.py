@@ -23,7 +23,6 @@ from linn.core.loop.fair_turns import FairTurns
 from linn.core.loop.long_work import LongWork
 from linn.core.loop.memory_budget import MemoryBudget
 from linn.core.ports.principal import Principal
-from linn.core.publish.copies import CopiesHere, CopyLinks
 from linn.core.publish.forwarding import PublishLinks
 from linn.core.security.logins import Login, Logins, Peer
 from linn.core.transactions.cluster_transactions import ClusterTransactions, TransactionLinks
@@ -42,7 +41,7 @@ def peer_of(stream: AcceptedStream) -> Peer:
     return Peer(stream.peer, is_private=True, names=names, binding=binding)
 
 
-class BrokerLinks(PeerLinks, PublishLinks, SessionLinks, CopyLinks, Protocol):
+class BrokerLinks(PeerLinks, PublishLinks, SessionLinks, Protocol):
     """Links to the other brokers of the cluster, for all that may be passed on."""
 
     def transacting(self) -> TransactionLinks:
@@ -86,8 +85,6 @@ class Gateway:
         """The broker as one of a cluster, set by the composition root; None: it is in none, or has no links."""
         self.links: BrokerLinks | None = None
         """The links to the other brokers, set together with `membership`."""
-        self.copies = CopiesHere(rooms.catalog)
-        """Stores copies of other brokers' dead letters."""
         self.followed_logs: FollowedLogs | None = None
         """The logs that other brokers follow here, set by the composition root; None: it leads none."""
         self.transactions: ClusterTransactions | None = rooms.cluster_transactions

@@ -38,7 +38,14 @@ from linn.core.errors.tree import (
 )
 from linn.core.log.mark import Mark
 from linn.core.log.partition_reading import ReadablePartition
-from linn.core.log.producers import CROWDED_IDLE_S, IDLE_S, OFFSET_UNKNOWN, Numbered, Producers
+from linn.core.log.producers import (
+    CROWDED_IDLE_S,
+    IDLE_S,
+    INTERNAL_IDLE_S,
+    OFFSET_UNKNOWN,
+    Numbered,
+    Producers,
+)
 from linn.core.log.storage import (
     LogStatistics,
     PartitionId,
@@ -164,7 +171,8 @@ class Partition(ReadablePartition):
         if not self.leads:
             raise self.not_leader()
         producers = self.log.facts.producers
-        if self._storage.producers >= PRODUCERS_MAX and batch.producer_id not in producers:
+        is_counted = batch.producer_id >= 0 and batch.producer_id not in producers
+        if self._storage.producers >= PRODUCERS_MAX and is_counted:
             self._forget_idle_producers()
             if self._storage.producers >= PRODUCERS_MAX:
                 raise ProducersExceeded(f"{PRODUCERS_MAX:,} producers are remembered, and this would be another one")
@@ -196,7 +204,8 @@ class Partition(ReadablePartition):
         producers, storage = self.log.facts.producers, self._storage
         before = len(producers)
         idle_s = CROWDED_IDLE_S if 2 * storage.producers > PRODUCERS_MAX else IDLE_S
-        producers.expire(self._clock.monotonic() - idle_s)
+        now_s = self._clock.monotonic()
+        producers.expire(now_s - idle_s, now_s - INTERNAL_IDLE_S)
         storage.producers += len(producers) - before
 
     def append(self, batch: RecordBatch) -> int:

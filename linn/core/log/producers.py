@@ -12,6 +12,8 @@ Laws:
 - A batch of an earlier epoch is refused, so a late batch can't follow the one that replaced it.
 - Only idle producers are forgotten. A client does not send a batch again after that time. Idle time counts in this
   process, by the monotonic clock: a wall clock that is set forward or back changes nothing.
+- Ids below zero are the brokers' own, of transfers from other logs (`linn.core.queue.transfer`), and no client's. They
+  are not counted, and are kept longer: a step may be published again by a broker that was away for days.
 """
 
 from __future__ import annotations
@@ -32,6 +34,12 @@ IDLE_S = 24 * 3_600
 """Time after its last batch when a producer is forgotten."""
 CROWDED_IDLE_S = 600
 """The same when there are many producers: longer than clients retry a batch by default."""
+INTERNAL_IDLE_S = 30 * 24 * 3_600
+"""The same of a broker's own producer: a broker may be away for days between a step and its settlement. Each start that
+moves records has a new producer, so they can't be kept for ever.
+"""
+SEQUENCE_END = 1 << 32
+"""Limit of the sequences of one epoch."""
 OFFSET_UNKNOWN = -1
 """Stands for the unknown offset of a batch of which no record was stored."""
 
@@ -56,6 +64,11 @@ def numbers_of(batch: RecordBatch) -> Numbered:
     return Numbered(
         batch.producer_id, batch.producer_epoch, first, first + batch.count, bool(batch.attributes & SCATTERED)
     )
+
+
+def is_internal(producer_id: int) -> bool:
+    """Whether a producer is a broker's own: it moves records from another log."""
+    return producer_id < 0
 
 
 class _Producer:
@@ -94,13 +107,15 @@ class _Producer:
 
 
 class Producers:
-    """The producers of one partition. `len` is their number."""
+    """The producers of one partition. `len` is the number of clients' producers."""
 
-    __slots__ = ("_producers",)
+    __slots__ = ("_internal", "_producers")
 
     def __init__(self) -> None:
         self._producers: dict[int, _Producer] = {}
-        """Producers by id, longest idle first."""
+        """Clients' producers by id, longest idle first."""
+        self._internal: dict[int, _Producer] = {}
+        """The brokers' own, in the same order."""
 
     @classmethod
     def of(cls, batches: Iterable[RecordBatch]) -> Producers:
@@ -114,7 +129,14 @@ class Producers:
         return len(self._producers)
 
     def __contains__(self, producer_id: int) -> bool:
-        return producer_id in self._producers
+        return producer_id in self._like(producer_id)
+
+    def _like(self, producer_id: int) -> dict[int, _Producer]:
+        """The table of a producer's kind."""
+        return self._producers if producer_id >= 0 else self._internal
+
+    def _every(self) -> list[tuple[int, _Producer]]:
+        return [*self._producers.items(), *self._internal.items()]
 
     def check(self, batch: Numbered, span: int | None = None) -> int | None:
         """Look up a batch: None if it is new, otherwise the offset where it is stored.
@@ -127,7 +149,7 @@ class Producers:
             ProducerDuplicate: it is older than the remembered batches, or a different part of it was stored than would
                 be now.
         """
-        producer = self._producers.get(batch.producer_id)
+        producer = self._like(batch.producer_id).get(batch.producer_id)
         if producer is None or batch.epoch > producer.epoch:
             if batch.first and not batch.scattered:
                 raise ProducerOutOfOrder(f"sequence {batch.first} of {_named(batch)} can't be the first one here")
@@ -156,10 +178,11 @@ class Producers:
 
         `span`: the number of its records; None: the length of its sequence.
         """
-        producer = self._producers.pop(batch.producer_id, None)
+        producers = self._like(batch.producer_id)
+        producer = producers.pop(batch.producer_id, None)
         if producer is None or batch.epoch > producer.epoch:
             producer = _Producer(batch.epoch, 0, now_s, array("q"))
-        self._producers[batch.producer_id] = producer  # Now the least idle one.
+        producers[batch.producer_id] = producer  # Now the least idle one.
         producer.last_s = now_s
         producer.end = max(producer.end, batch.end)
         producer.remember(batch.first, offset, batch.end - batch.first if span is None else span)
@@ -181,46 +204,48 @@ class Producers:
 
     def opened(self, now_s: float) -> None:
         """Start counting the idle time of recovered producers."""
-        for producer in self._producers.values():
+        for _, producer in self._every():
             producer.last_s = min(producer.last_s, now_s)
 
-    def expire(self, before_s: float) -> None:
-        """Forget producers whose last batch is older than `before_s`."""
-        producers = self._producers
-        while producers:
-            oldest = next(iter(producers))
-            if producers[oldest].last_s >= before_s:
-                return
-            del producers[oldest]
+    def expire(self, before_s: float, internal_before_s: float = -math.inf) -> None:
+        """Forget clients' producers whose last batch is older than `before_s`, and brokers' own by the other time."""
+        for producers, end_s in ((self._producers, before_s), (self._internal, internal_before_s)):
+            while producers:
+                oldest = next(iter(producers))
+                if producers[oldest].last_s >= end_s:
+                    break
+                del producers[oldest]
 
     def extend(self, later: Producers) -> None:
         """Add the producers of the following part of the log."""
-        for producer_id, producer in later._producers.items():
-            known = self._producers.pop(producer_id, None)
+        for producer_id, producer in later._every():
+            producers = self._like(producer_id)
+            known = producers.pop(producer_id, None)
             window, end = producer.window, producer.end
             if known is not None and known.epoch == producer.epoch:
                 window = (known.window + window)[-3 * WINDOW :]
                 end = max(known.end, producer.end)
-            self._producers[producer_id] = _Producer(producer.epoch, end, producer.last_s, window[:])
+            producers[producer_id] = _Producer(producer.epoch, end, producer.last_s, window[:])
 
     def before(self, offset: int) -> Producers:
         """The producers as they were when the log ended at an offset, as far as they are remembered."""
         found = Producers()
-        for producer_id, producer in self._producers.items():
+        for producer_id, producer in self._every():
             window = producer.window
             count = next((at for at in range(0, len(window), 3) if window[at + 1] >= offset), len(window))
             # The first later batch of a contiguous lane begins where the earlier ones end.
             end = window[count] if count < len(window) else producer.end
             if count or not window:
-                found._producers[producer_id] = _Producer(producer.epoch, end, math.inf, window[:count])
+                found._like(producer_id)[producer_id] = _Producer(producer.epoch, end, math.inf, window[:count])
         return found
 
     # --- snapshots ---
 
     def encode(self) -> bytes:
         """A snapshot, for an engine to keep beside the part of the log that it covers."""
-        parts = [_COUNT.pack(len(self._producers))]
-        for producer_id, producer in self._producers.items():
+        every = self._every()
+        parts = [_COUNT.pack(len(every))]
+        for producer_id, producer in every:
             window = producer.window
             parts.append(_ENTRY.pack(producer_id, producer.end, producer.epoch, len(window)))
             parts.append(struct.pack(f"<{len(window)}q", *window))
@@ -238,7 +263,7 @@ class Producers:
                 at += _ENTRY.size
                 window = array("q", struct.unpack_from(f"<{numbers}q", data, at))
                 at += 8 * numbers
-                found._producers[producer_id] = _Producer(epoch, end, math.inf, window)
+                found._like(producer_id)[producer_id] = _Producer(epoch, end, math.inf, window)
         except struct.error as error:
             raise ValueError(f"the snapshot of producers is cut short: {error}") from error
         if at != len(data):

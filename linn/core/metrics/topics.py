@@ -11,6 +11,7 @@ from linn.core.metrics.source import MetricSource
 from linn.core.queue.decided import deliveries_count, oldest_decision_ms
 from linn.core.queue.partition_queue import PartitionQueue
 from linn.core.queue.queue import Queue
+from linn.core.queue.transfer import DROP_REASONS
 from linn.core.topics.topic import Topic
 
 
@@ -52,6 +53,15 @@ def _consumers(broker: MetricSource) -> Iterable[Sample]:
     for topic in broker.topics.values():
         competing = sum(len(queue.consumers) for queue in topic.subscriptions.values())
         yield (topic.name,), len(topic.readers) + competing + members[topic.name]
+
+
+def _dropped_dead_letters(broker: MetricSource) -> Iterator[Sample]:
+    for queue in [queue for topic in broker.topics.values() for queue in topic.subscriptions.values()]:
+        dropped = Counter[str]()
+        for partition_queue in queue.partition_queues:
+            dropped.update(partition_queue.dead_letters.dropped)
+        for reason in DROP_REASONS:
+            yield (queue.topic, queue.name, reason), dropped[reason]
 
 
 def _ready(partition_queue: PartitionQueue) -> int:
@@ -276,6 +286,19 @@ TOPIC_METRICS: tuple[Metric, ...] = (
         "counter",
         "Records that became dead letters: rejected, or out of attempts.",
         lambda partition_queue: partition_queue.dead_letters.count,
+    ),
+    Metric(
+        "linn_queue_dead_letters_dropped_total",
+        "counter",
+        ("topic", "subscription", "reason"),
+        "Dead letters that reached no target: unreadable, too_large, refused, unroutable, or going in a cycle.",
+        _dropped_dead_letters,
+    ),
+    _of_partition_queues(
+        "linn_queue_dead_letter_retries",
+        "gauge",
+        "Tries in vain to copy the dead letters that are next, since one succeeded: their target is full or missing.",
+        lambda partition_queue: partition_queue.dead_letters.retries,
     ),
     _of_partition_queues(
         "linn_queue_missed_records_total",

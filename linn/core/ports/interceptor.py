@@ -29,7 +29,7 @@ class Interceptor(Protocol):
         body may have another format; its records can be read anyway. A new batch must have linn's own format. Never
         change the given batch in place, because it may go to other topics too. A publish that waits for room is passed
         again when it is retried, so equal batches should give equal answers. Dropped records are confirmed with no
-        copies, like unroutable records. Dead letters are copied without interceptors.
+        copies, like unroutable records. Copies of dead letters pass as well, with their labels; a refused one is lost.
 
         A LinnError refuses the publish, and its producer gets it unchanged; other exceptions become
         `InterceptorFailed`. An error with `indexes` (see `LinnError.of_messages`) refuses only these records: the

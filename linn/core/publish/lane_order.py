@@ -39,7 +39,7 @@ class LaneOrder:
         batch = request.batches[0] if request.batches else None
         if (
             batch is None
-            or not batch.producer_id
+            or batch.producer_id <= 0  # A transfer makes one step at a time.
             or not batch.attributes & SCATTERED
             or isinstance(error, ProducerOutOfOrder)
         ):

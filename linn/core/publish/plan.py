@@ -2,6 +2,10 @@
 
 Law: between two steps anything may happen to the broker's topics; a plan is valid if `is_current` says so at the moment
 of its use, without a step between.
+
+A step of a transfer (`linn.core.queue.transfer`) may have labels of the broker's, and goes whole into one partition of
+each topic, so that one table of producers tells whether the topic has it. A topic has the step as it was stored first,
+also if bindings or interceptors would give it other records now.
 """
 
 from __future__ import annotations
@@ -22,7 +26,7 @@ from linn.core.batch.steps import STEP_RECORDS, Steps
 from linn.core.errors.auth import Forbidden
 from linn.core.errors.replication import NotLeader
 from linn.core.errors.tree import BatchMalformed, LinnError, MessageInvalid, ProducerDuplicate, TopicFull, TopicUnknown
-from linn.core.log.producers import OFFSET_UNKNOWN, Numbered, numbers_of
+from linn.core.log.producers import OFFSET_UNKNOWN, Numbered, is_internal, numbers_of
 from linn.core.publish.request import PublishRequest, RefusedRecords
 from linn.core.routing.budget import PublishBudget
 from linn.core.routing.default_exchange import DEFAULT_EXCHANGE
@@ -144,7 +148,7 @@ class Plan:
                 raise BatchMalformed("a batch of a transaction has a producer id")
             try:
                 refusals: list[LinnError] = []
-                if batch.pair_count and _RESERVED in bytes(batch.routes or b""):
+                if batch.pair_count and _RESERVED in bytes(batch.routes or b"") and not is_internal(batch.producer_id):
                     refusals = yield from _label_refusals(batch)
                 planned = Planned([], []) if refusals else (yield from self._attempt(batch, refusals))
                 if refusals:
@@ -308,7 +312,7 @@ class Plan:
     def _dropped(self, batch: RecordBatch) -> list[Destination]:
         """The destinations of a batch of which nothing is to be stored: a partition that counts its numbers."""
         partition = self._request.partition
-        if self._request.to_exchange or partition < 0 or not batch.producer_id:
+        if self._request.to_exchange or partition < 0 or batch.producer_id <= 0:
             return []
         topic = self._catalog.topic(self._request.target)
         topic.partition(partition)
@@ -318,7 +322,9 @@ class Plan:
         """Split a batch for a topic by partition; -1: its partitioner chooses."""
         if topic.led_by is not None:
             topic.check_led()
-        if partition >= 0:
+        if is_internal(batch.producer_id):
+            partition = max(self._request.partition, 0) % len(topic.partitions)
+        elif partition >= 0:
             topic.partition(partition)
         self._seen.append((topic, (topic.settings, topic.interceptors, len(topic.partitions))))  # As `_state_of`.
         limit = topic.settings.message_bytes_max
@@ -341,6 +347,8 @@ class Plan:
             raise Forbidden(f"only the broker writes to {topic.name}")
         limit = topic.settings.message_bytes_max
         may_be_over = limit is not None and (batch.body_bytes > limit or batch.format)
+        if is_internal(batch.producer_id):
+            return
         if may_be_over and not topic.interceptors:  # Or each may become another.
             yield from check_steps(batch, limit, self.budget)
 
@@ -416,6 +424,8 @@ def recognize(request: PublishRequest, planned: list[Planned]) -> list[Planned]:
 
 def _recognized(destination: Destination, numbers: Numbered, is_part: bool) -> Destination:
     """`is_part`: whether other brokers store a share of the publish, and it may be sent again for them alone."""
+    if is_internal(numbers.producer_id):
+        return _recognized_step(destination, numbers)
     try:
         known = destination.topic.partitions[destination.partition].find(numbers, destination.batch.offset_span)
     except ProducerDuplicate:
@@ -423,6 +433,18 @@ def _recognized(destination: Destination, numbers: Numbered, is_part: bool) -> D
             raise
         known = OFFSET_UNKNOWN
     return destination if known is None else destination._replace(known=known)
+
+
+def _recognized_step(destination: Destination, numbers: Numbered) -> Destination:
+    """Recognize a step of a transfer, also in another partition: the topic may have grown since it was stored."""
+    for index, partition in destination.topic.partitions.items():
+        try:
+            known = partition.find(numbers, destination.batch.offset_span)
+        except ProducerDuplicate:
+            known = OFFSET_UNKNOWN
+        if known is not None:
+            return destination._replace(partition=index, known=known)
+    return destination
 
 
 def shown_to(access: Access, error: LinnError, topic: str) -> LinnError:

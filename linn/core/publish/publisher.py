@@ -24,9 +24,9 @@ from linn.core.batch.batch import TRANSACTIONAL, BatchLimits, RecordBatch
 from linn.core.batch.format import Formats
 from linn.core.batch.steps import Steps
 from linn.core.errors.auth import Forbidden
-from linn.core.errors.tree import BrokerStopping, LinnError, TopicUnknown
+from linn.core.errors.tree import BrokerStopping, LinnError, TopicFull, TopicUnknown
 from linn.core.log.mark import Mark
-from linn.core.log.producers import numbers_of
+from linn.core.log.producers import is_internal, numbers_of
 from linn.core.loop.long_work import LongTask, LongWork
 from linn.core.loop.memory_budget import ReceivedShare
 from linn.core.ports.principal import Principal
@@ -221,6 +221,8 @@ class Publisher:
             if turn is not None and not has_turn:
                 await turn.come()
             elif full is not None:
+                if is_internal(request.batches[0].producer_id):  # A transfer waits at its source, which goes on.
+                    raise TopicFull(f"topic {full.topic.name} is full")
                 await self._wait_room(full)
             elif lacking is not None and self.joins is not None:
                 batch = request.batches[0]

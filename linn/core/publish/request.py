@@ -19,7 +19,9 @@ class PublishRequest(NamedTuple):
     """The batches, not verified yet. Their bytes belong to the broker once they are published."""
     to_exchange: bool = False
     partition: int = -1
-    """A partition of the topic; -1: the topic's partitioner chooses."""
+    """A partition of the topic; -1: the topic's partitioner chooses. For a transfer, the partition that the records
+    come from: the one of that number in each topic, counted round.
+    """
     acks: Acks = "all"
     wants_returned: bool = False
     """Whether the results list the records that no topic takes."""

@@ -1,8 +1,7 @@
 """Dead records, which get no more attempts and wait to be copied to the dead-letter topic.
 
-Laws: a dead record stays unsettled until its copy is committed there, or it is settled without one because the topic
-has no dead-letter topic. Before a copy is made, the intent names the target partition and its end; after a crash the
-broker reads the target from there to see whether the copy exists, so it exists once.
+Law: a dead record stays unsettled until its copy is committed there, or it is settled without one because the topic
+has no dead-letter topic, or because no copy can be made. Copies are made by steps of a transfer (`transfer`).
 """
 
 from __future__ import annotations
@@ -22,7 +21,8 @@ ATTEMPTS = "linn.dead.attempts"
 TIME_MS = "linn.dead.time_ms"
 SUBSCRIPTION = "linn.dead.subscription"
 ERROR = "linn.dead.error"
-LABELS = (REASON, TOPIC, PARTITION, OFFSET, ATTEMPTS, TIME_MS, SUBSCRIPTION, ERROR)
+HISTORY = "linn.dead.history"
+LABELS = (REASON, TOPIC, PARTITION, OFFSET, ATTEMPTS, TIME_MS, SUBSCRIPTION, ERROR, HISTORY)
 """Labels that a copy in the dead-letter topic has besides the record's own: SUBSCRIPTION if it comes from a named
 subscription, ERROR if a consumer said why it returned or rejected the record.
 """
@@ -49,11 +49,13 @@ class Dead(NamedTuple):
     reason: DeadReason
 
 
-class DeadLetterTarget(NamedTuple):
-    """The target of copies: a partition of the dead-letter topic, and its end offset before the first copy."""
+class Intent(NamedTuple):
+    """The numbers with which records are published elsewhere, each time with the same."""
 
-    partition: int
-    end: int
+    sequence: int
+    """The sequence of the step's first record."""
+    producer: int
+    """The step's producer, whose id is this number below zero."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,8 +66,8 @@ class DeadRange:
     end: int
     attempts: int
     reason: DeadReason
-    target: DeadLetterTarget | None
-    """The intent that covers them: a copy may exist in the target at or after its end. None: there is no copy."""
+    intent: Intent | None
+    """The step that publishes them: copies may exist. None: there are none."""
 
 
 class DeadLetters:
@@ -75,7 +77,7 @@ class DeadLetters:
 
     def __init__(self) -> None:
         self._dead: OffsetMap[Dead] = OffsetMap()
-        self._intents: OffsetMap[DeadLetterTarget] = OffsetMap()
+        self._intents: OffsetMap[Intent] = OffsetMap()
 
     @property
     def count(self) -> int:
@@ -90,10 +92,10 @@ class DeadLetters:
         """Whether every record of [first, end) is dead."""
         return sum(stop - start for start, stop, _ in self._dead.pieces(first, end)) == end - first
 
-    def intend(self, first: int, end: int, target: DeadLetterTarget) -> None:
-        """Store the target for dead records. An earlier intent stays: its copy may exist already."""
+    def intend(self, first: int, end: int, intent: Intent) -> None:
+        """Store the intent for dead records. An earlier one stays: its copies may exist already."""
         earlier = self._intents.take(first, end)
-        self._intents.set(first, end, target)
+        self._intents.set(first, end, intent)
         for start, stop, value in earlier:
             self._intents.set(start, stop, value)
 
@@ -101,6 +103,16 @@ class DeadLetters:
         """Remove the dead records of [first, end) and their intents; returns the removed ranges, in order."""
         self._intents.take(first, end)
         return [(start, stop) for start, stop, _ in self._dead.take(first, end)]
+
+    def intended(self) -> list[DeadRange]:
+        """The dead records of the step that was begun, lowest offset first."""
+        lowest = self._intents.lowest(1)
+        ranges = [(first, end) for first, end, intent in self._intents if intent == lowest[0][2]] if lowest else []
+        return [
+            DeadRange(first, end, *dead, lowest[0][2])
+            for start, stop in ranges
+            for first, end, dead in self._dead.pieces(start, stop)
+        ]
 
     def ranges(self) -> list[DeadRange]:
         """All dead records, lowest offset first."""
@@ -111,10 +123,10 @@ class DeadLetters:
         return [found for first, end, dead in self._dead.lowest(records) for found in self._by_intent(first, end, dead)]
 
     def _by_intent(self, first: int, end: int, dead: Dead) -> Iterator[DeadRange]:
-        for start, stop, target in self._intents.pieces(first, end):
+        for start, stop, intent in self._intents.pieces(first, end):
             if first < start:
                 yield DeadRange(first, start, dead.attempts, dead.reason, None)
-            yield DeadRange(start, stop, dead.attempts, dead.reason, target)
+            yield DeadRange(start, stop, dead.attempts, dead.reason, intent)
             first = stop
         if first < end:
             yield DeadRange(first, end, dead.attempts, dead.reason, None)

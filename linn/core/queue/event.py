@@ -45,6 +45,8 @@ TEXTS_VERSION: Final = 4
 OFFSET_MAX: Final = 2**63 - 1
 ATTEMPTS_MAX: Final = 2**32 - 1
 """Limit at which attempts stop being counted: a client that nacks in a loop for days overflows no row."""
+EARLIER_INTENT: Final = 6
+"""The kind of intents that an earlier version wrote, which are ignored: their copies are made again."""
 DELIVERY_ID_MAX: Final = 2**62
 """Limit far above any id that can be given out, so that ids can still jump at each restart."""
 
@@ -85,7 +87,7 @@ class Acquired:
 
 @dataclass(frozen=True, slots=True)
 class Settled:
-    """[first, end) is settled: acked, purged, delivered, or copied to the dead-letter topic."""
+    """[first, end) is settled: acked, purged, delivered, or published elsewhere."""
 
     kind: ClassVar[int] = 3
     first: int
@@ -127,17 +129,17 @@ class Died:
 
 
 @dataclass(frozen=True, slots=True)
-class DeadLetterIntended:
-    """Dead records [first, end) are about to be copied to a partition that ended at `target_end` before."""
+class Intended:
+    """Dead records [first, end) are about to be published elsewhere, with these numbers of an internal producer."""
 
-    kind: ClassVar[int] = 6
+    kind: ClassVar[int] = 11
     first: int
     end: int
-    partition: int
-    target_end: int
+    sequence: int
+    producer: int
 
     def row(self) -> Row:
-        return (self.kind, 0, 0, self.partition, self.first, self.end, self.target_end)
+        return (self.kind, 0, 0, self.sequence, self.first, self.end, self.producer)
 
 
 @dataclass(frozen=True, slots=True)
@@ -193,16 +195,7 @@ class Explained:
 
 
 SingleEvent = (
-    Started
-    | Acquired
-    | Settled
-    | Returned
-    | Died
-    | DeadLetterIntended
-    | Skipped
-    | DeliveryIdsStarted
-    | Decided
-    | Explained
+    Started | Acquired | Settled | Returned | Died | Intended | Skipped | DeliveryIdsStarted | Decided | Explained
 )
 """One row of the log."""
 SubscriptionEvent = SingleEvent | EventRun | Snapshot
@@ -213,20 +206,19 @@ _FROM_ROW: Final[dict[int, Callable[[int, int, int, int, int], SingleEvent]]] = 
     Settled.kind: lambda reason, number, first, end, argument: Settled(first, end),
     Returned.kind: lambda reason, number, first, end, argument: Returned(first, end, number, argument),
     Died.kind: lambda reason, number, first, end, argument: Died(first, end, number, DeadReason(reason)),
-    DeadLetterIntended.kind: lambda reason, number, first, end, argument: DeadLetterIntended(
-        first, end, number, argument
-    ),
     Skipped.kind: lambda reason, number, first, end, argument: Skipped(first),
     DeliveryIdsStarted.kind: lambda reason, number, first, end, argument: DeliveryIdsStarted(argument),
+    Intended.kind: lambda reason, number, first, end, argument: Intended(first, end, number, argument),
 }
 _COLUMNS: Final = {
     Acquired.kind: Columns(numbers=True, arguments=True),
     Settled.kind: Columns(),
     Returned.kind: Columns(numbers=True, arguments=True),
     Died.kind: Columns(numbers=True, reasons=True),
-    DeadLetterIntended.kind: Columns(numbers=True, arguments=True),
+    EARLIER_INTENT: Columns(numbers=True, arguments=True),
     Decided.kind: Columns(numbers=True, arguments=True, holders=True),
     Explained.kind: Columns(texts=True),
+    Intended.kind: Columns(numbers=True, arguments=True),
 }
 """Columns of rows about a range of offsets, besides the range."""
 _WITH_DELIVERY_ID: Final = frozenset({Started.kind, Acquired.kind, DeliveryIdsStarted.kind, Decided.kind})
@@ -360,6 +352,7 @@ def _decode_rest(view: memoryview, items: Items) -> list[SubscriptionEvent]:
     """Decode what follows a record's tables. Raises LogCorrupt."""
     if view and view[0] == SNAPSHOT_VERSION:
         snapshot = decode_snapshot(view[1:], _COLUMNS, items)
+        snapshot = replace(snapshot, runs=tuple([run for run in snapshot.runs if run.kind != EARLIER_INTENT]))
         if not _is_sound_start(snapshot) or not all(map(_is_sound, snapshot.runs)):
             raise LogCorrupt("a snapshot of a subscription has values that no broker can have written")
         return [snapshot]
@@ -372,7 +365,8 @@ def _decode_rest(view: memoryview, items: Items) -> list[SubscriptionEvent]:
     position = 0
     for kind, same in groupby(bytes(rows[:: _ROW.size])):
         end = position + _ROW.size * len(list(same))
-        events += _decode_rows(kind, list(_ROW.iter_unpack(rows[position:end])), items)
+        if kind != EARLIER_INTENT:
+            events += _decode_rows(kind, list(_ROW.iter_unpack(rows[position:end])), items)
         position = end
     return events
 

@@ -65,9 +65,9 @@ class EventRun:
     firsts: tuple[int, ...]
     ends: tuple[int, ...]
     numbers: tuple[int, ...] = ()
-    """Attempts, or the partition of an intent."""
+    """Attempts, or the sequence of an intent."""
     arguments: tuple[int, ...] = ()
-    """Delivery ids, the ends of delays in ms since 1970, or the ends of targets."""
+    """Delivery ids, the ends of delays in ms since 1970, or the producers of intents."""
     reasons: tuple[int, ...] = ()
     holders: tuple[Holder, ...] = ()
     texts: tuple[str, ...] = ()

@@ -2,7 +2,7 @@
 
 The state machine (`subscription`) decides; this class performs: it reads leased records, wakes consumers, and lets
 leases expire. Its parts write the events (`subscription_log`), trim settled records (`trimming`), let records expire
-(`expiry`), and have dead records copied.
+(`expiry`), and have dead records moved.
 
 Laws: a dead letter is committed at its target before it is settled here. After `abandon` nothing here touches a log.
 """
@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import contextlib
 import logging
+from collections import Counter
 from collections.abc import Awaitable, Callable, Sequence
 from functools import partial
 
@@ -27,6 +28,7 @@ from linn.core.env.steady_clock import SteadyClock
 from linn.core.errors.replication import NotLeader
 from linn.core.errors.tree import (
     BatchMalformed,
+    BrokerStopping,
     DeliveryNotCurrent,
     DescriptorsExhausted,
     DiskFull,
@@ -56,12 +58,15 @@ from linn.core.queue.trimming import Handovers, Trimming
 
 logger = logging.getLogger("linn.queue")
 
-DEAD_LETTER_RETRY_S = 1.0
-"""Pause before dead letters are retried after their target's disk was full or the target was missing."""
+RETRY_S_MIN = 0.5
+RETRY_S_MAX = 10.0
+"""Pauses before dead letters are sent again whose target is full or missing: each is twice as long as the one before,
+so that a target that stays full for hours is asked rarely, and one that has room soon gets them soon.
+"""
 LEASES_IN_A_TURN = 64
 """Leases of a disconnected consumer that are returned without a pause, in about a millisecond."""
 
-CopyDeadLetters = Callable[["PartitionQueue"], Awaitable[None]]
+MoveDeadLetters = Callable[["PartitionQueue"], Awaitable[None]]
 
 
 class PartitionQueue:
@@ -75,7 +80,7 @@ class PartitionQueue:
         on_ready: Callable[[], None],
         clock: Clock,
         spawn: Spawn,
-        copy_dead_letters: CopyDeadLetters,
+        move_dead_letters: MoveDeadLetters,
         name: str = "",
     ) -> None:
         """`state` is None if nothing survives a restart; `on_ready` is called when `acquire` may find more; `name` is
@@ -91,7 +96,7 @@ class PartitionQueue:
         self.log.on_room = on_ready
         self.handovers = Handovers(self.log)
         self.trimming = Trimming(partition, self.subscription, self.log, self.handovers, spawn)
-        self.dead_letters = DeadLetterTask(self, copy_dead_letters)
+        self.dead_letters = DeadLetterTask(self, move_dead_letters)
         self.damage = Damage(partition)
         self.on_undecided: Callable[[DecidedRange], None] = do_nothing
         """Called when records that were decided to a consumer are gone from the log."""
@@ -512,36 +517,44 @@ class PartitionQueue:
 
 
 class DeadLetterTask:
-    """Has the dead records of one partition copied and settled."""
+    """Has the dead records of one partition moved to their target."""
 
-    def __init__(self, queue: PartitionQueue, copy: CopyDeadLetters) -> None:
+    def __init__(self, queue: PartitionQueue, move: MoveDeadLetters) -> None:
         self.count = 0
         """Records that got no more attempts."""
+        self.dropped: Counter[str] = Counter()
+        """Records that are lost to their target, by reason."""
+        self.retries = 0
+        """Tries in vain since one succeeded."""
         self._queue = queue
-        self._copy = copy
+        self._move = move
         self._is_running = False
 
     def begin_if_due(self) -> None:
-        """Copy in the background if there are dead records."""
+        """Move in the background if there are dead records."""
         if self._queue.subscription.dead_count and self._queue.log.is_open and not self._is_running:
             self._is_running = True
             self._queue.spawn(self._run)
 
     async def _run(self) -> None:
-        queue, said = self._queue, ""
+        queue, said, pause_s = self._queue, "", RETRY_S_MIN
         try:
             while queue.log.is_open and queue.subscription.dead_count:
                 try:
-                    await self._copy(queue)
+                    await self._move(queue)
+                    pause_s, self.retries = RETRY_S_MIN, 0
                 except SyncFailed:
                     raise
                 except LinnError as error:
                     if queue.is_closed or queue.log.is_lost:
                         return
                     if error.code != said:  # Once: a full topic may stay full for long.
+                        level = logging.DEBUG if isinstance(error, BrokerStopping) else logging.ERROR
                         text = "%(partition)s: dead letters wait, will try again: %(error)s"
-                        logger.error(text, about(queue.partition, error))
+                        logger.log(level, text, about(queue.partition, error))
                     said = error.code
-                    await queue.clock.sleep(DEAD_LETTER_RETRY_S)
+                    self.retries += 1
+                    await queue.clock.sleep(pause_s)
+                    pause_s = min(2 * pause_s, RETRY_S_MAX)
         finally:
             self._is_running = False

@@ -15,14 +15,14 @@ from itertools import chain
 from typing import NamedTuple
 
 from linn.core.errors.tree import LogCorrupt
-from linn.core.queue.dead_letter import DeadLetters, DeadLetterTarget, DeadReason
+from linn.core.queue.dead_letter import DeadLetters, DeadReason, Intent
 from linn.core.queue.event import (
     Acquired,
-    DeadLetterIntended,
     Decided,
     DeliveryIdsStarted,
     Died,
     Explained,
+    Intended,
     Returned,
     Settled,
     Skipped,
@@ -41,7 +41,7 @@ CAUSES_MAX = 8_192
 """Limit of the ranges of records whose reasons are kept, of one subscription on one partition: 4 MiB at most, texts of
 255 bytes and all. Beyond half of it only the reasons of dead records are.
 """
-_BESIDE_STATES = (DeadLetterIntended.kind, Explained.kind)
+_BESIDE_STATES = (Intended.kind, Explained.kind)
 """Kinds of events about records whose state another event says."""
 
 
@@ -181,10 +181,10 @@ class RecordStates:
                 self._replace(first, end)
                 self.decided.set(first, end, Decision(holder, delivery_id, attempt))
                 self._raise_delivery_id(delivery_id + 1)
-            case DeadLetterIntended(first, end, partition, target_end):
+            case Intended(first, end, sequence, producer):
                 if not self.dead.covers(first, end):
                     raise LogCorrupt(f"a subscription log intends a dead letter of records that live: {event}")
-                self.dead.intend(first, end, DeadLetterTarget(partition, target_end))
+                self.dead.intend(first, end, Intent(sequence, producer))
             case Explained(first, end, cause):
                 for start, stop in self.settled.gaps(max(first, self.low), end) if end > self.low else ():
                     self.causes.set(start, stop, cause)
@@ -309,19 +309,22 @@ class RecordStates:
             _run_of(Acquired.kind, sorted(acquired)),
             _run_of(Settled.kind, settled),
             _run_of(Returned.kind, sorted(returned)),
-            *self._dead_runs(),
+            self._died_run(),
             self._decided_run(),
             self._explained_run(),
+            self._intended_run(),
         ]
         return Snapshot(self.low, self.leases.next_delivery_id, tuple([run for run in runs if run is not None]))
 
-    def _dead_runs(self) -> list[EventRun | None]:
+    def _died_run(self) -> EventRun | None:
         ranges = self.dead.ranges()
-        died = _run_of(Died.kind, [(dead.first, dead.end, dead.attempts) for dead in ranges])
-        if died is not None:
-            died = replace(died, reasons=tuple([int(dead.reason) for dead in ranges]))
-        intents = [(dead.first, dead.end, *dead.target) for dead in ranges if dead.target is not None]
-        return [died, _run_of(DeadLetterIntended.kind, intents)]
+        run = _run_of(Died.kind, [(dead.first, dead.end, dead.attempts) for dead in ranges])
+        return replace(run, reasons=tuple([int(dead.reason) for dead in ranges])) if run is not None else None
+
+    def _intended_run(self) -> EventRun | None:
+        ranges = self.dead.ranges()
+        intents = [(dead.first, dead.end, *dead.intent) for dead in ranges if dead.intent is not None]
+        return _run_of(Intended.kind, intents)
 
     def _decided_run(self) -> EventRun | None:
         rows = [(first, end, decision.attempt, decision.delivery_id) for first, end, decision in self.decided]

@@ -29,16 +29,16 @@ from math import ceil
 
 from linn.core.errors.texts import reason_text
 from linn.core.errors.tree import DeliveryNotCurrent, LimitExceeded, SubscriptionWrongKind
-from linn.core.queue.dead_letter import DeadLetterTarget, DeadReason
+from linn.core.queue.dead_letter import DeadReason, Intent
 from linn.core.queue.effects import Effects
 from linn.core.queue.event import (
     ATTEMPTS_MAX,
-    DeadLetterIntended,
     Decided,
     DeliveryIdsStarted,
     Died,
     EventBuffer,
     Explained,
+    Intended,
     Returned,
     Skipped,
     SubscriptionEvent,
@@ -343,14 +343,11 @@ class SharedSubscription(SubscriptionView):
             effects = effects.plus(self._kill([(start, stop)], attempts, reason))
         return effects
 
-    def dead_letter_intended(self, first: int, end: int, target: DeadLetterTarget) -> None:
-        """Record that dead records are about to be copied. The event must be durable before the copy is made.
-
-        An existing intent stays: `dead()` gives the target that counts.
-        """
+    def intend(self, first: int, end: int, intent: Intent) -> None:
+        """Record that a step begins; its event must be committed before it is published. An earlier intent stays."""
         assert self._states.dead.covers(first, end)
-        self._states.dead.intend(first, end, target)
-        self._events.add(DeadLetterIntended(first, end, target.partition, target.end))
+        self._states.dead.intend(first, end, intent)
+        self._events.add(Intended(first, end, *intent))
 
     def dead_lettered(self, first: int, end: int) -> Effects:
         """Settle the dead records of [first, end): their copy is committed, or none is wanted."""

@@ -61,6 +61,10 @@ class SubscriptionView:
         """The lowest of `dead()`, until they hold so many records; costs as much as it returns."""
         return self._states.dead.lowest(records)
 
+    def intended(self) -> list[DeadRange]:
+        """The dead records of the step that was begun, lowest offset first; also after a restart."""
+        return self._states.dead.intended()
+
     def cause_of(self, offset: int) -> str:
         """The reason that a consumer gave last for returning or rejecting a record; "" if none was given, or kept."""
         causes = self._states.causes.pieces(offset, offset + 1) if self._states.causes.count else ()

@@ -128,8 +128,8 @@ def differences(existing: TopicSettings, asked: TopicSettings) -> str:
     found = []
     for key in dict.fromkeys([*_FIELDS, *existing.services, *asked.services]):
         has, wanted = _value(existing, key), _value(asked, key)
-        if has != wanted and key in ("bindings", "dead_letter"):
-            found.append(f"it has {'other bindings' if key == 'bindings' else 'another dead_letter'}")
+        if has != wanted and key in ("bindings", "dead_letter", "dead_letter_exchange"):  # Of names that may be hidden.
+            found.append(f"it has {'other bindings' if key == 'bindings' else f'another {key}'}")
         elif has != wanted:
             found.append(f"{key} is {_shown(key, has, 'none')}, not {_shown(key, wanted, 'none')}")
     return "; ".join(found)

@@ -27,14 +27,13 @@ from linn.core.errors.tree import (
     LogClosed,
     PartitionUnknown,
     SharedUnknown,
-    TopicFull,
     TopicReplaced,
 )
 from linn.core.groups.coordinator import GroupCoordinator, Stream
 from linn.core.groups.reader import StreamReader
 from linn.core.groups.topic_positions import groups_log
 from linn.core.log.partition import Partition
-from linn.core.log.producers import Numbered
+from linn.core.log.producers import Numbered, is_internal
 from linn.core.log.state_log import StateLog
 from linn.core.log.storage import PartitionId, StorageEngine
 from linn.core.log.storage_stats import StorageStats
@@ -69,7 +68,7 @@ class TopicHost:
     formats: Formats
     clock: Clock
     spawn: Spawn
-    copy_dead_letters: Callable[[Topic, PartitionQueue], Awaitable[None]]
+    move_dead_letters: Callable[[Topic, PartitionQueue], Awaitable[None]]
     leader_epoch: int
     """The epoch in which partitions that have no replicas are led: the number of the broker's start."""
     order_of: Callable[[TopicSettings], TopicOrder | None]
@@ -268,7 +267,7 @@ class Topic:
         state = await self._open_state(entry.number, index)
         on_ready = partial(queue.has_ready, index)
         partition_queue = PartitionQueue(
-            partition, change.semantics, state, on_ready, self._clock, change.spawn, self._copy, queue.name
+            partition, change.semantics, state, on_ready, self._clock, change.spawn, self._move, queue.name
         )
         change.added[queue.name].append(partition_queue)
         partition_queue.set_order(self._host.order_of(change.settings))
@@ -277,8 +276,8 @@ class Topic:
         left_off = () if queue.name else self._retired.left_off(index)
         await partition_queue.recover(left_off, entry.starts[index] if index < len(entry.starts) else 0)
 
-    async def _copy(self, partition_queue: PartitionQueue) -> None:
-        await self._host.copy_dead_letters(self, partition_queue)
+    async def _move(self, partition_queue: PartitionQueue) -> None:
+        await self._host.move_dead_letters(self, partition_queue)
 
     async def switch(self, change: TopicChange) -> None:
         """Put a prepared change into effect, all at once; this needs no room. Raises SyncFailed."""
@@ -389,6 +388,9 @@ class Topic:
     def admit(self, batch: RecordBatch, budget: PublishBudget) -> RecordBatch | None:
         """The batch to store for a verified one, regardless of room; None: an interceptor dropped it.
 
+        A transferred one was published before: the limit of a message, and columns without effect, are no reason to
+        lose it.
+
         Raises:
             MessageTooLarge, FeatureUnsupported: with the indexes of the messages that the topic does not take.
             BatchMalformed, InterceptorFailed. LimitExceeded: it is over the budget.
@@ -401,6 +403,8 @@ class Topic:
                 numbers = batch.producer_id, batch.producer_epoch, batch.first_sequence
                 left.number(*numbers, batch.attributes, batch.transaction)
             batch = left
+        if is_internal(batch.producer_id):
+            return batch
         limit = self.settings.message_bytes_max
         if limit is not None and (batch.body_bytes > limit or batch.format):
             run_steps(check_steps(batch, limit, budget))
@@ -424,15 +428,6 @@ class Topic:
         if room.is_over:
             room.make()
         return base_offset
-
-    def append_copy(self, partition: Partition, batch: RecordBatch, numbers: Numbered | None = None) -> int:
-        """Store dead letters of another topic; returns their first offset. `numbers`: as for `append`.
-
-        Raises TopicFull: there is no room, and `overflow` does not make any. StorageError: nothing was stored.
-        """
-        if not self.room.takes(batch.size, batch.count):
-            raise TopicFull(f"topic {self.name} is full")
-        return self.append(partition, batch, numbers)
 
     # --- keeping ---
 

@@ -49,7 +49,7 @@ class TopicMaker:
     memory: MemoryShare
     storage_stats: Callable[[str], StorageStats]
     spawn: Spawn
-    copy_dead_letters: Callable[[Topic, PartitionQueue], Awaitable[None]]
+    move_dead_letters: Callable[[Topic, PartitionQueue], Awaitable[None]]
     leader_epoch: Callable[[], int]
     engines: dict[str, StorageEngine] = field(default_factory=dict)
     """Storage engines that were made, by the name of the storage."""
@@ -62,7 +62,7 @@ class TopicMaker:
         engine, traffic, semantics = self.engine(storage), self.storage_stats(storage), self.semantics(settings)
         partitioner = self.plugins.make(self.plugins.partitioners[settings.partitioner])
         choice = PartitionChoice(name, settings.partitioner, partitioner)
-        means = self.formats, self.env.clock, self.spawn, self.copy_dead_letters, self.leader_epoch(), self.order
+        means = self.formats, self.env.clock, self.spawn, self.move_dead_letters, self.leader_epoch(), self.order
         topic = Topic(name, id, settings, semantics, choice, TopicHost(engine, traffic, *means))
         topic.entries.update(entries)
         return topic
