@@ -175,6 +175,13 @@ SHAPES: Mapping[str, Any] = {
     "linn move": _MOVED,
     "linn copy": _fields("copied offsets: number", topics={"TOPIC": "number"}),
     "linn dead-letters list": [_DEAD_LETTERS],
+    "linn dead-letters describe": _DEAD_LETTER
+    | _fields(
+        "key: any, routing_key: text",
+        labels={"NAME": "any"},
+        headers=[["text", "any"]],
+        history=[_fields("topic reason: text, times first_ms last_ms: number")],
+    ),
     "linn dead-letters replay": _MOVED,
     "linn deliveries list": _result(verbs.LIST_DELIVERIES),
     "linn deliveries describe": _result(verbs.LIST_DELIVERIES)

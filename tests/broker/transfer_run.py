@@ -77,9 +77,9 @@ def walk(seed: int) -> None:
         for _ in range(LIVES):
             env.disk.sync_delay_s_max = rng.choice([0.0, 0.01])
             env.disk.crash_at = len(env.disk.operations) + rng.randint(5, 160)
-            await env.run_until_death(partial(work, rng=rng))
+            if await env.run_until_death(partial(work, rng=rng)):
+                env = await after_power_loss(env, TEXT)
             env.disk.crash_at = None
-            env = await after_power_loss(env, TEXT)
         assert not await env.run_until_death(partial(work, rng=rng))
         async with broker_on(env, TEXT):
             client = await connected(env)

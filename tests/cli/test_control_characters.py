@@ -33,6 +33,7 @@ SHOWN: list[tuple[str, ...]] = [
     ("queues", "describe", "jobs"),
     ("subscriptions", "describe", "jobs", EVIL),
     ("dead-letters", "list", "graves"),
+    ("dead-letters", "describe", "graves", "0/0"),
     ("deliveries", "list"),
     ("transactions", "list"),
     ("transactions", "describe", EVIL),

@@ -148,3 +148,53 @@ def test_wrong_topics_are_refused_before_anything_is_taken(quick, place: Place, 
     assert quick("dead-letters", "list", "--where", "label.n > 0").returncode == 2
     assert quick("dead-letters", "--json", "replay", place.graves).returncode == 2
     assert place.waiting(place.graves) == 1
+
+
+def test_filters_select_by_reason_source_and_time(quick, place: Place) -> None:
+    place.bury(place.one, b"a", b"b")
+    place.bury(place.two, b"c")
+
+    def listed(*filters: str) -> list[str]:
+        (taker,) = json.loads(quick("dead-letters", "list", place.graves, *filters, "--json").stdout)
+        return [message["value"] for message in taker["messages"]]
+
+    assert listed("--from", place.two) == ["c"]
+    assert listed("--reason", "rejected") == ["a", "b", "c"]
+    assert listed("--reason", "expired") == []
+    assert listed("--since", "1h", "--where", "label.n = 2") == ["a", "b"]
+    assert listed("--until", "1h") == []
+    done = quick("dead-letters", "replay", place.graves, "--from", place.one, "--since", "1h", "--count", "1", "--json")
+    assert json.loads(done.stdout)["to"] == {place.one: 1}
+    assert listed() == ["b", "c"]
+    for wrong in (("--since", "7"), ("--until", "soon"), ("--reason", "bored")):
+        assert quick("dead-letters", "list", place.graves, *wrong).returncode == 2
+    assert quick("dead-letters", "list", "--reason", "rejected").returncode == 2
+
+
+def test_one_is_described_with_its_deaths(quick, place: Place, line_of) -> None:
+    place.bury(place.one, b"a")
+    place.bury(place.one, b"b")
+    shown = json.loads(quick("dead-letters", "show", place.graves, "0/1", "--json").stdout)
+    assert (shown["value"], shown["from_offset"], shown["labels"], shown["headers"]) == ("b", 1, {"n": 1}, [["h", "v"]])
+    ((death),) = shown["history"]
+    assert (death["topic"], death["reason"], death["times"]) == (place.one, "rejected", 1)
+    text = quick("dead-letters", "describe", place.graves, "0/1").stdout
+    assert "a.b" in text
+    assert place.one in text
+    assert "[log.offset_out_of_range]" in line_of(quick("dead-letters", "describe", place.graves, "0/9").stderr)
+    for nowhere in ("7", "x/y", "0/-1"):
+        assert quick("dead-letters", "describe", place.graves, nowhere).returncode == 2
+    assert place.waiting(place.graves) == 2, "nothing was taken"
+
+
+def test_topics_behind_an_exchange_are_listed_with_their_sources(quick, client, place: Place) -> None:
+    exchange, source = f"{place.graves}-all", f"{place.one}-more"
+    client.admin.create_exchange(exchange, type="fanout")
+    for topic in (place.one, place.two):
+        client.admin.bind(exchange, topic)
+    client.admin.create_topic(source, dead_letter_exchange=exchange)
+    listed = json.loads(quick("dead-letters", "--json").stdout)
+    assert {each["topic"]: each["sources"] for each in listed if source in each["sources"]} == {
+        place.one: [source],
+        place.two: [source],
+    }

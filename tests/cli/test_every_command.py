@@ -50,6 +50,7 @@ WITH_BROKER = [
     ("copy", "--to", NOBODY),
     ("dead-letters",),
     ("dead-letters", "list"),
+    ("dead-letters", "describe", "t", "0/0"),
     ("dead-letters", "replay", "t"),
     ("deliveries",),
     ("deliveries", "list"),

@@ -65,6 +65,7 @@ SCENE = [
     ("move", "queue", "graves", "--count", "1", "--json"),
     ("copy", "unused", "--to", "BROKER", "--json"),
     ("dead-letters", "list", "graves", "--json"),
+    ("dead-letters", "describe", "graves", "0/0", "--json"),
     ("dead-letters", "replay", "graves", "--json"),
     ("deliveries", "list", "ledgers", "--json"),
     ("deliveries", "describe", "ledgers", "0", "DELIVERY", "--json"),

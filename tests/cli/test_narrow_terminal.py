@@ -62,6 +62,7 @@ SHOWN: list[tuple[tuple[str, ...], tuple[str, ...]]] = [
     (("subscriptions", "describe", VISITS, GROUP), ()),
     (("dead-letters", "list"), (GRAVES, JOBS)),
     (("dead-letters", "list", GRAVES), (JOBS,)),
+    (("dead-letters", "describe", GRAVES, "0/0"), (JOBS,)),
     (("deliveries", "list"), (LEDGERS, GROUP)),
     (("deliveries", "describe", LEDGERS, "0", "DELIVERY"), (LEDGERS, GROUP)),
     (("transactions", "list"), (GROUP,)),
