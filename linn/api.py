@@ -39,7 +39,7 @@ from linn.core.connections.listener_traffic import SubscriptionOf, Traffic
 from linn.core.delivery.consumer import AnyConsumer, CompetingConsumer, Consumer, Member, Reader
 from linn.core.delivery.delivery import NOTHING, Delivery
 from linn.core.delivery.settlement import Settlement, SettleOutcome
-from linn.core.delivery.vocabulary import ConsumerKind, Phase, Place, Verdict
+from linn.core.delivery.vocabulary import CONNECTION_LEASE_MS, ConsumerKind, Phase, Place, Verdict
 from linn.core.env.address import parse_address
 from linn.core.env.env import AcceptedStream, Clock, Disk, Env, File, Program, Rng, Stream
 from linn.core.env.file_region import Sendable, behind
@@ -178,6 +178,7 @@ __all__ = [
     "BATCH_BYTES_MIN",
     "CLIENT_CHARACTERS_MAX",
     "CONFIRM_WHEN",
+    "CONNECTION_LEASE_MS",
     "DATA_AT",
     "FETCH_BYTES_MAX",
     "HOW_TO_WRITE_SECRETS",

@@ -31,14 +31,20 @@ class TopicSettings(TypedDict, total=False):
     """ "unlimited": records are never dropped for their size."""
     ttl: Duration
     """ "unlimited": records wait in a queue for ever."""
-    max_deliveries: int
+    max_deliveries: int | Literal["unlimited"]
     dead_letter: str
     dead_letter_exchange: str
     dead_letter_key: str
     lease: Duration
+    """ "connection": as long as the consumer is connected."""
     redelivery_delay: Duration
     redelivery_delay_max: Duration
     redelivery_backoff: Literal["fixed", "linear", "exponential"]
+    consumers: Literal["many", "one"]
+    expires: Duration
+    """ "never": a queue is kept without consumers."""
+    delete_when: Literal["never", "unused"]
+    lifetime: Literal["kept", "broker", "connection"]
     message_bytes_max: Size
     bytes_max: Size
     """ "unlimited": `overflow` never applies to the size."""
@@ -232,6 +238,9 @@ class QueueConsumer(TypedDict):
 
     consumer: int
     name: str
+    priority: int
+    active: bool
+    """Whether it gets records: with `consumers = "one"` only one does, or none while a takeover waits."""
     leased: int
     decided: int
 

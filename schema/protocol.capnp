@@ -224,6 +224,7 @@ struct Subscribe {
   formats    @14 :List(UInt32);  # as in Fetch
   twoPhase   @15 :Bool;          # the client says ready and done: needed where delivery is exactly once, with a member
   uncommitted @16 :Bool;         # of a stream: as in Fetch
+  priority   @17 :Int32;         # of a queue or shared subscription: consumers of a higher one get records first
 }
 
 enum SubscriptionKind { shared @0; group @1; reader @2; }

@@ -13,7 +13,7 @@ from linn.cli.exposure import exposures
 from linn.core.config.config import Config
 from linn.core.config.problem import Problems
 from linn.core.config.toml_source import Path
-from linn.core.config.topic_settings import BindingSettings, TopicSettings
+from linn.core.config.topic_settings import BindingSettings, TopicSettings, deliveries_max
 from linn.core.config.units import format_size_bytes
 from linn.core.errors.names import AUDIT_TOPIC
 from linn.core.errors.texts import counted, nearest
@@ -130,10 +130,11 @@ def _topic(name: str, topic: TopicSettings, config: Config, problems: Problems) 
     if topic.kind != "stream" and topic.max_deliveries == 1 and (topic.redelivery_delay_ms or 0) > 0:
         problems.warn((*path, "redelivery_delay"), "has no effect with max_deliveries = 1: nothing is delivered again")
     dead = config.topics.get(topic.dead_letter or "")
-    if dead is not None and not dead.has_dead_letters and dead.max_deliveries is not None and dead.kind != "stream":
+    limit = deliveries_max(dead) if dead is not None and not dead.has_dead_letters and dead.kind != "stream" else None
+    if limit is not None:
         problems.warn(
             (*path, "dead_letter"),
-            f"{topic.dead_letter} drops records itself, after {counted(dead.max_deliveries, 'attempt')}",
+            f"{topic.dead_letter} drops records itself, after {counted(limit, 'attempt')}",
         )
 
 
@@ -142,7 +143,7 @@ def _endless_attempts(config: Config, problems: Problems) -> None:
     dead_letters = {topic.dead_letter for topic in config.topics.values()}
     for name, topic in config.topics.items():
         is_leased = topic.kind != "stream" and topic.lease_ms is not None
-        if is_leased and topic.max_deliveries is None and not topic.has_dead_letters and name not in dead_letters:
+        if is_leased and deliveries_max(topic) is None and not topic.has_dead_letters and name not in dead_letters:
             text = "a message that no consumer can handle comes again for ever: max_deliveries and dead_letter end that"
             problems.hint(("topics", name), text)
 

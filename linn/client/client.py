@@ -19,6 +19,7 @@ import anyio
 
 from linn.client.admin import Admin
 from linn.client.arguments import (
+    I32_MAX,
     I64_MAX,
     U32_MAX,
     U64_MAX,
@@ -173,6 +174,7 @@ class Client(Requesting):
         session_timeout_s: float = SESSION_TIMEOUT_S,
         static: bool = False,
         shared: str | None = None,
+        priority: int = 0,
         isolation: Isolation = "read_committed",
         exactly_once: None = None,
     ) -> Consumer: ...
@@ -190,6 +192,7 @@ class Client(Requesting):
         session_timeout_s: float = SESSION_TIMEOUT_S,
         static: bool = False,
         shared: str | None = None,
+        priority: int = 0,
         isolation: Isolation = "read_committed",
         exactly_once: Participant[H] | AsyncParticipant[H],
     ) -> ExactlyOnceConsumer[H]: ...
@@ -207,6 +210,7 @@ class Client(Requesting):
         session_timeout_s: float = SESSION_TIMEOUT_S,
         static: bool = False,
         shared: str | None = None,
+        priority: int = 0,
         isolation: Isolation = "read_committed",
         exactly_once: Participant[H] | AsyncParticipant[H] | None = None,
     ) -> Consumer | ExactlyOnceConsumer[H]:
@@ -232,6 +236,8 @@ class Client(Requesting):
                 consumer with the name, for instance after a restart, continues with them. Needs `name`.
             shared: on a stream, the shared subscription for whose records consumers compete, as on a queue:
                 records are leased, and settled separately. It is created if it is missing.
+            priority: for a queue or shared subscription: consumers of a higher priority get records first, as long as
+                they ask for more; with `consumers = "one"` the one of the highest priority is active.
             isolation: "read_uncommitted": on a stream, also records of open and aborted transactions.
             exactly_once: the participant that stores the effects of messages exactly once: the consumer yields
                 (message, handle), and settles by itself. A queue or a shared subscription needs a name and a topic with
@@ -245,6 +251,7 @@ class Client(Requesting):
         """
         who = self._membership(group, name, session_timeout_s, static, shared)
         who = who._replace(is_two_phase=exactly_once is not None, is_uncommitted=_is_uncommitted(isolation))
+        who = who._replace(priority=checked_number(priority, "priority", I32_MAX, -I32_MAX - 1))
         made = self._plain_consumer(topic, group, prefetch, mode, start, where, renewal_max_s, who)
         if exactly_once is None:
             return made

@@ -15,6 +15,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import get_args
 
+from linn.core.delivery.vocabulary import CONNECTION_LEASE_MS
 from linn.core.queue.effects import Effects
 from linn.core.queue.event import decode_events, encode_events
 from linn.core.queue.event_run import Holder
@@ -86,7 +87,7 @@ class SemanticsConformance:
         assert not (semantics.settles_on_delivery and semantics.is_two_phase)
 
     def test_leases_have_a_duration_and_a_size(self, semantics: DeliverySemantics) -> None:
-        assert 1 <= semantics.lease_ms <= LEASE_MS_MAX
+        assert 1 <= semantics.lease_ms <= LEASE_MS_MAX or semantics.lease_ms == CONNECTION_LEASE_MS
         assert semantics.lease_records_max >= 1
 
     def test_a_returned_record_has_a_delay_within_bounds_or_is_dead(self, semantics: DeliverySemantics) -> None:

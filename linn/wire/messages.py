@@ -9,6 +9,7 @@ from enum import IntEnum
 
 import msgspec
 
+from linn.core.delivery.vocabulary import CONNECTION_LEASE_MS as CONNECTION_LEASE_MS
 from linn.core.delivery.vocabulary import ConsumerKind as ConsumerKind
 from linn.core.delivery.vocabulary import Phase as Phase
 from linn.core.delivery.vocabulary import Place as Place
@@ -195,6 +196,7 @@ class Subscribe(Message):
     formats: list[int] = []
     two_phase: bool = False
     uncommitted: bool = False
+    priority: int = 0
 
 
 class Subscribed(Message):

@@ -555,14 +555,13 @@ async def test_a_consumer_whose_leases_expire_is_notified_and_gets_more(client: 
     worker = await _worker(client, 4)
     first = await client.delivery()
     assert first.batches[0].count == 4
-    for attempt in (2, 3):
-        again = await client.delivery()
-        assert (values(again.batches), again.message.attempt) == (["0", "1", "2", "3"], attempt)  # type: ignore[attr-defined]
+    again, more = await client.delivery(), await client.delivery()
+    assert (values(again.batches), again.message.attempt) == (["0"], 2)  # type: ignore[attr-defined]
+    assert values(more.batches) == ["4", "5", "6"]
     lost = [(ended.subscription, ended.partition, ended.delivery_id) for ended in client.lost]
-    assert len(lost) == 2
-    assert lost[0] == (worker, 0, first.message.delivery_id)  # type: ignore[attr-defined]
+    assert lost == [(worker, 0, first.message.delivery_id)]  # type: ignore[attr-defined]
     assert await client.settle(worker, again) == []
-    assert values((await client.delivery()).batches) == ["4", "5", "6", "7"]
+    assert values((await client.delivery()).batches) == ["1"]
 
 
 @served('[topics.t]\nlease = "1h"\n')

@@ -226,9 +226,13 @@ WARNED = [
     ("[topics.a]\nretention = '1d'", "topics.a.retention", 'has no effect while kind is "queue"'),
     ("[topics.a]\noverflow = 'reject'", "topics.a.overflow", "has no effect without bytes_max or records_max"),
     ("[topics.a]\nmax_deliveries = 5", "topics.a.max_deliveries", "is dropped after 5 attempts"),
-    ("[topics.a]\ndead_letter = 'b'\n[topics.b]", "topics.a.dead_letter", "takes only rejected records"),
     (
-        "[exchanges.x]\ntype = 'desk'\n[topics.a]\ndead_letter_exchange = 'x'",
+        "[topics.a]\ndead_letter = 'b'\nmax_deliveries = 'unlimited'\n[topics.b]",
+        "topics.a.dead_letter",
+        "takes only rejected records",
+    ),
+    (
+        "[exchanges.x]\ntype = 'desk'\n[topics.a]\ndead_letter_exchange = 'x'\nmax_deliveries = 'unlimited'",
         "topics.a.dead_letter_exchange",
         "takes only rejected records",
     ),

@@ -105,10 +105,12 @@ QUEUE_MUTATIONS = (
         breaks="What comes back to a queue goes to its place, not to the end.",
         guarantee="Order",
         module=_SUBSCRIPTION,
-        original="found = ready.take_lowest(records_max) if ready.count else self._take_new(records_max, end)",
-        planted=(
-            "found = self._take_new(records_max, end) or (ready.take_lowest(records_max) if ready.count else None)"
-        ),
+        original="found = returned.take_ready(records_max, skips_lost=skips_lost) if returned.ready.count else None",
+        planted="""
+        found = self._take_new(records_max, end)
+        if found is None and returned.ready.count:
+            found = returned.take_ready(records_max, skips_lost=skips_lost)
+        """,
         simulation="subscription",
         seed=0,
         says="the lowest that are ready, with their attempts",
@@ -295,8 +297,8 @@ QUEUE_MUTATIONS = (
         breaks="The lease ends when the consumer or its connection goes away.",
         guarantee=_ONCE,
         module=_PARTITION,
-        original="self.follow(self.subscription.consumer_gone(consumer, self.clock.monotonic()))",
-        planted="self.clock.monotonic()",
+        original="self.follow(self.subscription.consumer_gone(consumer, now(), is_lost=is_lost))",
+        planted="now()",
         simulation="sharing",
         seed=0,
         says="is given to others",
@@ -346,5 +348,27 @@ QUEUE_MUTATIONS = (
         simulation="overflow",
         seed=0,
         says="no lease ends for lack of room",
+    ),
+    Mutation(
+        name="a takeover before the one before has let go",
+        breaks="Another single active consumer gets no record before all that others hold is settled or returned.",
+        guarantee=_ONCE,
+        module="linn.core.queue.single_active",
+        original="is_waiting = best is not None and self._is_held_from(best)",
+        planted="is_waiting = False",
+        simulation="single active",
+        seed=0,
+        says="two consumers hold records at a time",
+    ),
+    Mutation(
+        name="lost records are given out together",
+        breaks="Records that came back because their consumer was lost are given out one at a time.",
+        guarantee=_DEAD,
+        module="linn.core.queue.redelivery",
+        original="if not attempts & LOST:",
+        planted="if not attempts & LOST or records_max > 1:",
+        simulation="subscription",
+        seed=0,
+        says="the lowest that are ready, with their attempts",
     ),
 )

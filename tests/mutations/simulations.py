@@ -39,6 +39,7 @@ _RUNS = {
     "producers of a log": ("storage", "producer_walks", "live_and_lose_power"),
     "overflow": ("broker", "test_overflow", "overflow_and_lose_power"),
     "sharing": ("broker", "sharing_run", "share"),
+    "single active": ("broker", "single_active_walk", "walk"),
     "exactly once": ("simulation", "exactly_once_run", "run_seed"),
     "forging": ("security", "forging_walk", "walk"),
     "transactions": ("simulation", "transactions_run", "run_seed"),

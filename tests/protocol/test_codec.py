@@ -31,7 +31,7 @@ NARROW = {
     "leader": 32, "returned": 32, "formats": 32, "reason": 16, "log": 32, "batches": 16,
 }  # fmt: skip
 ENUMS = {"acks": 3, "kind": 3, "verdict": 6, "phase": 2, "place": 3}
-SIGNED_32 = ("partition", "partitions", "revoked", "leader_epoch", "owner_epoch")
+SIGNED_32 = ("partition", "partitions", "revoked", "leader_epoch", "owner_epoch", "priority")
 TEXT = st.text(max_size=20)
 
 

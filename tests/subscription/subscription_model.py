@@ -17,6 +17,7 @@ class Record:
     intent: tuple[int, int] | None = None
     decision: tuple[str, int, int] | None = None  # holder, time, delivery id
     was_waiting: bool = False  # Dead, and was not delivered before that since the index was made.
+    lost: bool = False  # it came back, last time, because its consumer was lost
 
 
 @dataclass
@@ -25,6 +26,7 @@ class Held:
     attempt: int
     deadline: float
     offsets: set[int]
+    lost: bool = False
     is_sparse: bool = False  # Of several ranges: a named range means the records in it that are held.
 
 
@@ -50,20 +52,27 @@ class Model:
             self.records[offset].state = "ready"
         return len(due)
 
-    def acquire(self, records_max: int, start: int = 0) -> tuple[list[int], int] | None:
+    def acquire(
+        self, records_max: int, start: int | None = None, *, skips_lost: bool = False
+    ) -> tuple[list[int], int] | None:
         """(offsets, attempt) of the lease that is due, from offset `start` on. Time that passed changes nothing."""
         if self.order != "fifo":
             return self.acquire_in_order(records_max)
-        waiting = [offset for offset in self.offsets("ready", "new") if offset >= start]
+        waiting = [offset for offset in self.offsets("ready", "new") if offset >= (start or 0)]
+        if skips_lost and start is None:
+            waiting = [offset for offset in waiting if not self.records[offset].lost]
         if not waiting:
             return None
         first = end = waiting[0]
         lowest = self.records[first]
+        if lowest.lost and start is None:
+            records_max = 1
         while (
             end < len(self.records)
             and end - first < records_max
             and self.records[end].state in ("ready", "new")
             and self.records[end].attempts == lowest.attempts
+            and self.records[end].lost == lowest.lost
             and (end < self.cursor) == (first < self.cursor)
         ):
             end += 1
@@ -86,14 +95,17 @@ class Model:
             ]
         if not waiting:
             return None
-        attempts = self.records[waiting[0]].attempts
-        same = [self.records[offset].attempts == attempts for offset in waiting]
+        first = self.records[waiting[0]]
+        attempts = first.attempts
+        records = [self.records[offset] for offset in waiting]
+        same = [(record.attempts, record.lost) == (attempts, first.lost) for record in records]
         count = same.index(False) if False in same else len(same)
         return waiting[: min(count, records_max)], attempts + 1
 
     def grant(self, delivery_id: int, consumer: int, offsets: list[int], attempt: int, now: float) -> None:
         is_sparse = offsets[-1] - offsets[0] >= len(offsets)
-        self.leases[delivery_id] = Held(consumer, attempt, now + self.lease_ms / 1000, set(offsets), is_sparse)
+        lost, deadline = self.records[offsets[0]].lost, now + self.lease_ms / 1000
+        self.leases[delivery_id] = Held(consumer, attempt, deadline, set(offsets), lost, is_sparse)
         for offset in offsets:
             self.records[offset] = Record("leased", attempt)
 
@@ -124,7 +136,9 @@ class Model:
         for offset in offsets:
             self.records[offset] = Record("settled")
 
-    def put_back(self, offsets: list[int], attempts: int, now: float, delay_ms: int | None = None) -> str:
+    def put_back(
+        self, offsets: list[int], attempts: int, now: float, delay_ms: int | None = None, lost: bool = False
+    ) -> str:
         """Returns the state that the records got."""
         if self.max_deliveries is not None and attempts >= self.max_deliveries:
             self.kill(offsets, attempts, "max_deliveries")
@@ -134,7 +148,7 @@ class Model:
             delay_ms = min(self.delay_ms * factor, self.delay_max_ms)
         state = "delayed" if delay_ms else "ready"
         for offset in offsets:
-            self.records[offset] = Record(state, attempts, now + delay_ms / 1000)
+            self.records[offset] = Record(state, attempts, now + delay_ms / 1000, lost=lost)
         return state
 
     def kill(self, offsets: list[int], attempts: int, reason: str) -> None:
@@ -155,18 +169,18 @@ class Model:
             and (decision[0], decision[2]) == (holder, delivery_id)
         ]
 
-    def end_lease(self, delivery_id: int, now: float, named: list[int] | None = None) -> str:
+    def end_lease(self, delivery_id: int, now: float, named: list[int] | None = None, lost: bool = False) -> str:
         """End a lease, or the named part of it. Returns the state that the records got."""
         held = self.leases[delivery_id]
         ended = sorted(held.offsets if named is None else named)
         held.offsets -= set(ended)
         if not held.offsets:
             del self.leases[delivery_id]
-        return self.put_back(ended, held.attempt, now)
+        return self.put_back(ended, held.attempt, now, lost=lost)
 
     def expire(self, now: float) -> None:
         for delivery_id in [key for key, held in self.leases.items() if held.deadline <= now]:
-            self.end_lease(delivery_id, now)
+            self.end_lease(delivery_id, now, lost=True)
         self.promote(now)
 
     def skip_to(self, offset: int) -> int:
@@ -185,8 +199,8 @@ class Model:
         """Delays end when they would have ended, by whatever clock there is now; none lasts longer than any may."""
         for offset in self.offsets("delayed"):
             self.records[offset].ready_at = min(self.records[offset].ready_at, now + WEEK_S)
-        for delivery_id in list(self.leases):
-            self.end_lease(delivery_id, now)
+        for delivery_id, held in list(self.leases.items()):
+            self.end_lease(delivery_id, now, lost=held.lost)
 
     def next_deadline(self) -> float | None:
         times = [held.deadline for held in self.leases.values()]

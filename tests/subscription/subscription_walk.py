@@ -54,7 +54,7 @@ def _extend(machine: SubscriptionMachine, rng: random.Random) -> None:
 
 
 def _end_leases(machine: SubscriptionMachine, rng: random.Random) -> None:
-    what = rng.choice(["time passes", "time passes", "expire", "expire", "consumer gone"])
+    what = rng.choice(["time passes", "time passes", "expire", "expire", "consumer gone", "consumer lost"])
     machine.leases_end(what, rng.randint(1, 3), rng.randint(1, 5))
 
 
@@ -89,7 +89,7 @@ def _resolve(machine: SubscriptionMachine, rng: random.Random) -> None:
 
 _DEEDS: list[tuple[Callable[[SubscriptionMachine, random.Random], None], int]] = [
     (lambda machine, rng: machine.publish(rng.randint(1, 10)), 2),
-    (lambda machine, rng: machine.acquire(rng.randint(1, 3), rng.randint(1, 4)), 8),
+    (lambda machine, rng: machine.acquire(rng.randint(1, 3), rng.randint(1, 4), skips=rng.random() < 0.2), 8),
     (_ack, 6),
     (_nack_or_reject, 3),
     (_extend, 1),

@@ -106,14 +106,14 @@ class SubscriptionMachine(RuleBasedStateMachine):
         self.model.order = order
         self.put_in_order()
 
-    @rule(consumer=consumers, records_max=st.integers(1, 4), start=st.none() | st.integers(0, 30))
-    def acquire(self, consumer, records_max, start=None):
-        expected = self.model.acquire(records_max, start or 0)
+    @rule(consumer=consumers, records_max=st.integers(1, 4), start=st.none() | st.integers(0, 30), skips=seldom)
+    def acquire(self, consumer, records_max, start=None, skips=False):
+        expected = self.model.acquire(records_max, start, skips_lost=skips)
         end = len(self.model.records)
         if start is None or self.model.order != "fifo":
-            lease = self.subscription.acquire(consumer, records_max, end, self.now)
+            lease = self.subscription.acquire(consumer, records_max, end, self.now, skips_lost=skips)
             while lease is None and self.subscription.ordering is not None and self.subscription.ordering.has_more:
-                lease = self.subscription.acquire(consumer, records_max, end, self.now)
+                lease = self.subscription.acquire(consumer, records_max, end, self.now, skips_lost=skips)
         else:
             lease = self.subscription.acquire_from(start, consumer, records_max, end, self.now)
         if expected is None:
@@ -264,7 +264,7 @@ class SubscriptionMachine(RuleBasedStateMachine):
         assert effects == Effects(**{self.model.end_lease(delivery_id, self.now, named): len(named)})
 
     @rule(
-        what=st.sampled_from(["time passes", "time passes", "expire", "expire", "consumer gone"]),
+        what=st.sampled_from(["time passes", "time passes", "expire", "expire", "consumer gone", "consumer lost"]),
         consumer=consumers,
         halves=st.integers(1, 5),
     )
@@ -277,9 +277,10 @@ class SubscriptionMachine(RuleBasedStateMachine):
             deadline = self.subscription.next_deadline()
             assert deadline is None or deadline > self.now, "no lease and no delay outlives its time"
         else:
-            self.subscription.consumer_gone(consumer, self.now)
+            is_lost = what == "consumer lost"
+            self.subscription.consumer_gone(consumer, self.now, is_lost=is_lost)
             for delivery_id in [key for key, held in self.model.leases.items() if held.consumer == consumer]:
-                self.model.end_lease(delivery_id, self.now)
+                self.model.end_lease(delivery_id, self.now, lost=is_lost)
 
     # --- bounds and dead letters -------------------------------------------------------------------------------------
 

@@ -84,7 +84,7 @@ void what_is_written_says_what_was_meant() {
   CHECK(told(encode(5, Subscribe{"t", "g", 7, -1, {0, 2}, {9}, "true", "ann", "work"})) ==
         "5 subscribe(topic='t' group='g' credit=7 start=-1 partitions=[0 2 ] starts=[9 ] where='true' member='ann' "
         "sessionMs=0 isStatic=false leaderEpoch=0 topicIdHigh=0 topicIdLow=0 shared='work' formats=[] "
-        "twoPhase=false uncommitted=false )");
+        "twoPhase=false uncommitted=false priority=0 )");
   CHECK(told(encode(0, Unsubscribe{9})) == "0 unsubscribe(subscription=9 )");
   CHECK(told(encode(0, Credit{9, 10})) == "0 credit(subscription=9 records=10 )");
   CHECK(told(encode(6, Settle{9, {{1, ~0ULL, 5, 6, linn::Verdict::extend, 70}}})) ==

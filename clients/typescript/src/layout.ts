@@ -598,7 +598,7 @@ export const STRUCTS = {
     },
   },
   Subscribe: {
-    words: 5,
+    words: 6,
     pointers: 8,
     fields: {
       topic: ["text", 0],
@@ -618,6 +618,7 @@ export const STRUCTS = {
       formats: ["u32s", 7],
       twoPhase: ["bool", 129],
       uncommitted: ["bool", 130],
+      priority: ["i32", 40],
     },
   },
   Subscribed: {

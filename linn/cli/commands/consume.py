@@ -55,6 +55,16 @@ Shared = Annotated[
         autocompletion=shared_names,
     ),
 ]
+Priority = Annotated[
+    int,
+    typer.Option(
+        "--priority",
+        metavar="N",
+        min=-(1 << 31),
+        max=(1 << 31) - 1,
+        help="Of a queue or with --shared: consumers of a higher priority get messages first.",
+    ),
+]
 Follow = Annotated[
     bool, typer.Option("--follow/--no-follow", help="Wait for more, or stop when a second brings no message.")
 ]
@@ -82,6 +92,7 @@ def consume(
     topic: Topic,
     group: Group = "",
     shared: Shared = "",
+    priority: Priority = 0,
     count: CountMax = None,
     follow: Follow = True,
     ack: Ack = True,
@@ -117,6 +128,7 @@ def consume(
         topic,
         group,
         shared,
+        priority=priority,
         count=count,
         follow=follow,
         ack=ack,
@@ -137,6 +149,7 @@ class Consumption:
         group: str,
         shared: str,
         *,
+        priority: int,
         count: int | None,
         follow: bool,
         ack: bool,
@@ -149,6 +162,7 @@ class Consumption:
         self._topic = topic
         self._group = group
         self._shared = shared
+        self._priority = priority
         self._left = count
         self._idle_s = None if follow else IDLE_S
         self._ack = ack
@@ -192,7 +206,13 @@ class Consumption:
         prefetch = _PREFETCH if self._left is None else min(self._left, _PREFETCH)
         start = "earliest" if self._start is None else self._start
         async with client.consumer(
-            self._topic, group=self._group, shared=self._shared, start=start, prefetch=prefetch, where=self._where
+            self._topic,
+            group=self._group,
+            shared=self._shared,
+            priority=self._priority,
+            start=start,
+            prefetch=prefetch,
+            where=self._where,
         ) as consumer:
             if self._ack and _is_pipe():
                 await self._explain_acks(client)
@@ -236,6 +256,7 @@ class Consumption:
             self._topic,
             group=self._group,
             shared=self._shared,
+            priority=self._priority,
             start=start,
             mode="pull",
             where=self._where,

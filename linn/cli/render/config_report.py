@@ -15,7 +15,7 @@ from linn.cli.render.table import number, print_table, wide
 from linn.core.config.config import Config
 from linn.core.config.decoder import encode_settings
 from linn.core.config.problem import Problem, Problems
-from linn.core.config.topic_settings import TopicSettings
+from linn.core.config.topic_settings import TopicSettings, deliveries_max
 from linn.core.env.secret import masked
 from linn.core.errors.texts import counted
 
@@ -162,8 +162,10 @@ def _when_it_fails(topic: TopicSettings) -> str:
     encoded = encode_settings(topic)
     if topic.lease_ms is None:
         return "not delivered again"
-    limit = "" if topic.max_deliveries is None else f", {counted(topic.max_deliveries, 'attempt')} at most"
+    most = deliveries_max(topic)
+    limit = "" if most is None else f", {counted(most, 'attempt')} at most"
     exchange = f"exchange {topic.dead_letter_exchange}" if topic.dead_letter_exchange else None
     dead = topic.dead_letter or exchange
     end = f", then to {dead}" if dead else ""
-    return f"back after {encoded['lease']}{limit}{end}"
+    when = "when its connection ends" if encoded["lease"] == "connection" else f"after {encoded['lease']}"
+    return f"back {when}{limit}{end}"

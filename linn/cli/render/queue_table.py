@@ -48,7 +48,13 @@ def print_queue(queue: Mapping[str, Any], title: str) -> None:
         print("no consumers")
         return
     consumers = [
-        [str(consumer["consumer"]), consumer["name"], f"{consumer['leased']:,}", f"{consumer['decided']:,}"]
+        [
+            str(consumer["consumer"]),
+            consumer["name"],
+            "yes" if consumer["active"] else "no",
+            *(f"{consumer[count]:,}" for count in ("priority", "leased", "decided")),
+        ]
         for consumer in queue["by_consumer"]
     ]
-    print_table([number("consumer"), Column("name"), number("in flight"), number("decided")], consumers)
+    heads = [number("consumer"), Column("name"), Column("active"), number("priority")]
+    print_table([*heads, number("in flight"), number("decided")], consumers)

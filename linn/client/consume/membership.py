@@ -23,6 +23,8 @@ class Membership(NamedTuple):
     """Whether a participant stores the effects of messages."""
     is_uncommitted: bool = False
     """Whether records of open and aborted transactions are read as well."""
+    priority: int = 0
+    """Consumers of a higher priority get a queue's records first."""
 
 
 class Heartbeats:

@@ -108,6 +108,7 @@ class Subscribing(Seeking):
             request.credit = limits.first_credit
             request.member, request.is_static = membership.name, membership.is_static
             request.two_phase, request.uncommitted = two_phase, membership.is_uncommitted
+            request.priority = membership.priority
             request.session_ms = round(1000 * membership.session_s)
             leader = None if through_hand else leaders.at(request.topic)
             self._asked_leader = self._asked_leader or leader is not None

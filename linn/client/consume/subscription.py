@@ -124,7 +124,8 @@ class Subscription:
         self._consumer = consumer
         self.check_loop = consumer._check_loop
         self.connection = connection
-        self._lease_s = subscribed.lease_ms / 1000
+        is_endless = subscribed.lease_ms == messages.CONNECTION_LEASE_MS
+        self._lease_s = math.inf if is_endless else subscribed.lease_ms / 1000
         self.monotonic = connection.clock.monotonic
         self._renewal_max_s = limits.renewal_max_s
         self._adaptive: AdaptivePrefetch | None = None
@@ -354,7 +355,7 @@ class Subscription:
     # --- leases ---
 
     def _check_leases_later(self) -> None:
-        if not self._check_planned:
+        if not self._check_planned and self._lease_s < math.inf:
             self._check_planned = True
             self._consumer._later(self._lease_s / _CHECKS_PER_LEASE, self._check_leases)
 

@@ -73,6 +73,7 @@ from linn.core.security.policy import Policy
 from linn.core.services.services import Services
 from linn.core.topics.catalog import Catalog
 from linn.core.topics.live_settings import differences
+from linn.core.topics.topic import Topic
 from linn.core.topics.topic_maker import PluginMaker, TopicMaker
 from linn.core.transactions.cluster_coordinator import ClusterCoordinator
 from linn.core.transactions.coordinator import TransactionCoordinator
@@ -156,6 +157,7 @@ class Administration:
             # The cluster's store decides about topics and exchanges; `make_configured` adds what is only in the file.
             own = {name: topic for name, topic in self.config.topics.items() if name == AUDIT_TOPIC}
             self.config = replace(self.config, topics=own, exchanges={}, topic_lines={name: {} for name in own})
+        self.topic_maker.delete_unused = self._delete_unused
         self._entries = EntryStore(self.metadata, self.long_work)
         self._groups = GroupAdministration(self.catalog, self.groups, self.config)
         self._subscriptions = SubscriptionAdministration(self.catalog, self._entries)
@@ -517,6 +519,29 @@ class Administration:
         await self._run_change(create)
         if self._follower is not None:
             await self._follower.wait_led(name)
+
+    async def _delete_unused(self, topic: Topic) -> None:
+        """Delete a topic unless it is in use, or the broker stops. Raises BrokerStopping, TopicError, StorageError,
+        MetadataError.
+        """
+
+        async def delete() -> None:
+            if self.catalog.topics.get(topic.name) is topic and not topic.use.is_used:
+                await self._topics.delete(verbs.NamedChange(topic.name), Principal(""))
+                logger.info("topic %(topic)s was deleted, because nobody used it", {"topic": topic.name})
+
+        # Consumers leave a broker that stops, and come back.
+        if not self.connections.draining.is_set():
+            await self._run_change(delete)
+
+    def owner_gone(self, owner: Principal) -> None:
+        """Delete the topics that end with a session, soon, because it has ended."""
+        for topic in self._topics.owned.pop(id(owner), ()):
+            self.spawn(partial(self._delete_owned, topic))
+
+    async def _delete_owned(self, topic: Topic) -> None:
+        with suppress(BrokerStopping):  # Then it ends with the broker.
+            await self._run_change(partial(self._topics.end, topic))
 
     async def create_transactions_topic(self) -> None:
         """Create the topic of the log of transactions, unless it exists.

@@ -25,13 +25,20 @@ class DefinitionsAdministration:
         self._audit = audit
 
     async def export(self, _: verbs.NoArguments, caller: Principal) -> JsonText:
-        """Describe all exchanges and topics that the caller may see, at one moment but for the contents of topics."""
+        """Describe all exchanges and topics that the caller may see, at one moment but for the contents of topics.
+
+        Topics that are not kept over a restart are left out.
+        """
         self._audit.seen(verbs.EXPORT_DEFINITIONS.name, caller, "", "done")
         exchanges = await self._exchanges.list_all(verbs.NoArguments(), caller)
-        topics = await self.list_topics(verbs.NoArguments(), caller)
+        kept = [name for name, topic in self._catalog.topics.items() if not topic.settings.is_transient]
+        topics = await self._list(kept, caller)
         return JsonText(f'{{"exchanges":{json.dumps(exchanges)},"topics":{topics}}}')
 
     async def list_topics(self, _: verbs.NoArguments, caller: Principal) -> JsonText:
         """Describe the topics that the caller may see, by name."""
-        names = caller.access.visible(rights.TOPIC, sorted(self._catalog.topics))
+        return await self._list(list(self._catalog.topics), caller)
+
+    async def _list(self, names: list[str], caller: Principal) -> JsonText:
+        names = caller.access.visible(rights.TOPIC, sorted(names))
         return await self._long_work.run(topics_as_json(self._catalog.topics, names), immediate=True)

@@ -17,7 +17,8 @@ from linn.core.errors.texts import counted
 from linn.core.errors.tree import ConfigError, DeliveryNotCurrent, StorageError, TransactionError
 from linn.core.loop.long_work import LongWork
 from linn.core.ports.principal import Principal
-from linn.core.queue.decided import PlacedDecision, decisions_of, end_decision, is_transactions
+from linn.core.queue.decided import PlacedDecision, decisions_of, end_decision
+from linn.core.queue.event_run import is_transactions
 from linn.core.queue.queue import Queue
 from linn.core.topics.catalog import Catalog
 from linn.core.topics.topic import Topic

@@ -78,10 +78,13 @@ class EntryStore:
     async def save_topic(
         self, topic: Topic, settings: TopicSettings, live: Sequence[BindingSettings], live_keys: Sequence[str]
     ) -> None:
-        """Write a topic's settings, the keys that were set live, its live bindings and its `entries`.
+        """Write a topic's settings, the keys that were set live, its live bindings and its `entries`; nothing of a
+        transient one.
 
         Raises StorageError.
         """
+        if settings.is_transient:
+            return
         table = await self.table(topic.name, settings)
         await self.put(TOPIC + topic.name, stored_topic(topic, table, live, live_keys))
         self._encoded[topic.name] = settings.bindings, table["bindings"]

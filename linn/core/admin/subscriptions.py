@@ -64,6 +64,8 @@ class SubscriptionAdministration:
             {
                 "consumer": consumer.id,
                 "name": consumer.name,
+                "priority": consumer.priority,
+                "active": queue.is_for(consumer),
                 "leased": sum(it.subscription.leased_by(consumer.id) for it in queue.partition_queues),
                 "decided": consumer.decided_count,
             }

@@ -31,7 +31,13 @@ from linn.core.config.kinds import kind_named
 from linn.core.config.problem import FirstProblem
 from linn.core.config.service_tables import check_live_tables, check_services
 from linn.core.config.topic_checks import decode_topic
-from linn.core.config.topic_settings import BindingSettings, TopicSettings, changed_keys, encode_without_bindings
+from linn.core.config.topic_settings import (
+    TRANSIENT_STORAGE,
+    BindingSettings,
+    TopicSettings,
+    changed_keys,
+    encode_without_bindings,
+)
 from linn.core.env.env import Rng
 from linn.core.env.log_fields import log_fields
 from linn.core.errors.names import AUDIT_TOPIC
@@ -40,6 +46,7 @@ from linn.core.errors.tree import (
     ConfigError,
     ConfigNotLive,
     ExchangeUnknown,
+    LifetimeUnsupported,
     LinnError,
     StorageError,
     SyncFailed,
@@ -128,6 +135,8 @@ class TopicAdministration:
         self._long_work = long_work
         self.elsewhere: Elsewhere | None = None
         """The cluster; None: this broker is alone."""
+        self.owned: dict[int, list[Topic]] = {}
+        """Topics that end with a session, by the `id` of its principal: of two sessions these may be equal."""
         self._half_deleted: dict[str, Topic] = {}
         """Deleted topics whose files are not all removed yet."""
 
@@ -268,7 +277,24 @@ class TopicAdministration:
             tables = around.services, self._config.services
             if not of_file:
                 check_live_tables(name, settings, known.get(name), *tables, caller.access)
+        self._check_lifetime(name, settings)
         return settings
+
+    def _check_lifetime(self, name: str, settings: TopicSettings) -> None:
+        """Check what a topic that is not kept needs, and that none that is kept needs it.
+
+        Raises LifetimeUnsupported, ConfigError.
+        """
+        if not settings.is_transient:
+            target = self._catalog.topics.get(settings.dead_letter or "")
+            if target is not None and target.settings.is_transient:
+                raise ConfigError(f"topics.{name}.dead_letter: {target.name} is not kept over a restart, as {name} is")
+            return
+        if self.elsewhere is not None:
+            text = f'lifetime = "{settings.lifetime}" is for a broker that is alone, not for a cluster, nor for workers'
+            raise LifetimeUnsupported(f"topics.{name}: {text}")
+        if self._maker.engine(settings.storage or TRANSIENT_STORAGE).capabilities.survives_restart:
+            raise LifetimeUnsupported(f'topics.{name}: lifetime = "{settings.lifetime}" is for topics in memory')
 
     # --- what other brokers of a cluster have changed ---
 
@@ -326,6 +352,8 @@ class TopicAdministration:
         existing = self._catalog.topics.get(name)
         if existing is not None:
             if existing.settings == settings:
+                existing.use.check_owner(caller)
+                existing.use.renew()
                 return {"created": False}
             raise TopicExists(f"topic {name} exists with other settings: {differences(existing.settings, settings)}")
         await self._check_bindings(name, settings.bindings)
@@ -341,8 +369,9 @@ class TopicAdministration:
         if self.elsewhere is not None:
             return await self._create_closed(topic, live_keys, self.elsewhere)
         entry = stored_topic(topic, await self._entries.table(name, settings), (), live_keys)
-        # A start drops the topic until the entry is complete: creation may fail halfway, before a client is answered.
-        await self._entries.put(TOPIC + name, {**entry, "unfinished": True})
+        if not settings.is_transient:
+            # A start drops the topic until the entry is complete: creation may fail before a client is answered.
+            await self._entries.put(TOPIC + name, {**entry, "unfinished": True})
         try:
             topic.interceptors = self._maker.interceptors(name, settings)
             await topic.open()
@@ -350,6 +379,9 @@ class TopicAdministration:
         except LinnError:
             await self._entries.remove(TOPIC + name)
             raise
+        if settings.lifetime == "connection":
+            topic.use.owner = caller
+            self.owned.setdefault(id(caller), []).append(topic)
         await self._begin_topic(topic)
         return {"created": True}
 
@@ -495,14 +527,22 @@ class TopicAdministration:
             self._observers.topic_deleted(name)
         return {"warnings": warnings_of_deletion(name, self._config)}
 
+    async def end(self, topic: Topic) -> None:
+        """Delete a topic with the session that owned it, even if it takes the dead letters of others."""
+        if self._catalog.topics.get(topic.name) is topic:
+            await self._begin_deleting(topic)
+            await self._finish_deleting(topic.name)
+            self._observers.topic_deleted(topic.name)
+
     def _check_unused(self, topic: Topic, caller: Principal) -> None:
         users = [other.name for other in self._catalog.topics.values() if other.settings.dead_letter == topic.name]
         if users:
             raise TopicError(f"topic {topic.name} takes the dead letters of {caller.access.shown(rights.TOPIC, users)}")
 
     async def _begin_deleting(self, topic: Topic) -> None:
-        settings = await self._entries.table(topic.name, topic.settings)
-        await self._entries.put(TOPIC + topic.name, {**stored_topic(topic, settings, (), ()), "deleted": True})
+        if not topic.settings.is_transient:
+            settings = await self._entries.table(topic.name, topic.settings)
+            await self._entries.put(TOPIC + topic.name, {**stored_topic(topic, settings, (), ()), "deleted": True})
         await self._drop_topic(topic)
         self._groups.release(topic.name)
         self._half_deleted[topic.name] = topic

@@ -409,6 +409,8 @@ class ConfigChecker:
                 check_name(name, ("topics", name), self.problems)
                 continue
             found[name] = check_topic(name, topic, around, self.problems)
+            if topic.is_transient:
+                self.problems.add(("topics", name, "lifetime"), "a topic of the file is kept: make this one live")
             for index, binding in enumerate(topic.bindings):
                 self._try_binding(("topics", name, "bindings", index), Target(name), binding, trial)
         self._warn_of_circles(found)

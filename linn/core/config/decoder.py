@@ -3,7 +3,8 @@
 Settings are `msgspec.Struct`s: one default per field, and one line of help in `msgspec.Meta(description=...)`. The same
 decoder reads TOML and the admin API, for linn's own settings and for a plugin's. `Meta(extra=...)` may annotate a
 field: `live: False` (can't change while the topic exists), `rest: True` (a dict for the table's other keys),
-`none: "forever"` (the word for None, if None is a value of its own and not an inherited default).
+`none: "forever"` (the word for None, if None is a value of its own and not an inherited default), `words: {"x": 7}`
+(words for values that are not written otherwise).
 
 Laws: nothing is converted silently ("1" is not 1, 1 is not true); the unit is in the value or in the key.
 """
@@ -54,8 +55,8 @@ class _Known(NamedTuple):
     item: type[msgspec.Struct] | None
     """The struct of the items of an array of tables."""
     unit: str | None
-    none: object
-    """The word that means None; None if there is no such word."""
+    words: Mapping[object, object]
+    """Values by the words that mean them."""
     holds_secrets: bool
     """Whether the value may be a reference to a secret, or have some in it."""
 
@@ -155,6 +156,10 @@ def encode_value(field: Field, value: Any) -> Any:
     unit = unit_of(field.name)
     if value is None:
         return extra_of(field).get("none")
+    if isinstance(value, int):
+        for word, meant in extra_of(field).get("words", {}).items():
+            if meant == value:
+                return word
     if isinstance(value, Secret):
         return MASK
     if isinstance(value, msgspec.Struct):
@@ -199,8 +204,9 @@ def _known_field(field: Field) -> _Known:
     struct = next(filter(_is_struct, types), None)
     arrays = [typing.get_args(plain)[0] for plain in types if typing.get_origin(plain) in (tuple, list)]
     item = next(filter(_is_struct, arrays), None)
-    words = unit_of(field.name), extra_of(field).get("none")
-    return _Known(field, types, struct, item, *words, _holds_secrets(field.type))
+    extra = extra_of(field)
+    words = {**extra.get("words", {}), **({extra["none"]: None} if "none" in extra else {})}
+    return _Known(field, types, struct, item, unit_of(field.name), words, _holds_secrets(field.type))
 
 
 def _holds_secrets(annotation: Any) -> bool:
@@ -287,8 +293,8 @@ def _decode_value(known: _Known, raw: object) -> object:
         ValueError: the error, worded as the end of one line.
     """
     _refuse_odd_numbers(raw)
-    if isinstance(raw, str) and raw == known.none:
-        return None
+    if isinstance(raw, str) and raw in known.words:
+        return known.words[raw]
     if known.unit is not None and (int in known.types or float in known.types):
         raw = _without_unit(known.field, raw, known.unit)
     if known.holds_secrets:

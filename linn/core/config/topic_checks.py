@@ -16,7 +16,14 @@ from linn.core.config.problem import FirstProblem, Problems
 from linn.core.config.service_tables import ServiceTables, check_tables_of
 from linn.core.config.tables import BrokerSettings
 from linn.core.config.toml_source import Path
-from linn.core.config.topic_settings import TopicSettings, with_defaults, with_minimum, without_nulls
+from linn.core.config.topic_settings import (
+    TRANSIENT_STORAGE,
+    TopicSettings,
+    deliveries_max,
+    with_defaults,
+    with_minimum,
+    without_nulls,
+)
 from linn.core.errors.names import name_problem
 from linn.core.errors.texts import counted, did_you_mean
 from linn.core.errors.tree import ConfigError, LinnError, PluginUnknown
@@ -73,7 +80,7 @@ def check_topic(name: str, topic: TopicSettings, around: Surroundings, problems:
     check_name(name, path, problems)
     topic = without_nulls(topic)
     defaults: dict[str, object] = {
-        "storage": around.broker.default_storage,
+        "storage": TRANSIENT_STORAGE if topic.is_transient else around.broker.default_storage,
         "delivery": around.broker.default_delivery,
         "message_bytes_max": around.broker.message_bytes_max,
     }
@@ -83,6 +90,7 @@ def check_topic(name: str, topic: TopicSettings, around: Surroundings, problems:
     if around.replication is not None:
         filled = with_minimum(filled, around.replication.min_in_sync)
     _check_replicas(filled, around, path, problems)
+    _check_end(topic, path, problems)
     check_tables_of(name, topic, around.services, problems)
     _check_references(name, topic, around, path, problems)
     _check_limits(filled, around.broker, path, problems)
@@ -100,6 +108,17 @@ def _check_replicas(filled: TopicSettings, around: Surroundings, path: Path, pro
         problems.add((*path, "replicas"), "other brokers hold a topic only in a [cluster] with a listener for them")
     elif (filled.min_in_sync or 1) > (filled.replicas or 1):
         problems.add((*path, "min_in_sync"), f"is over the topic's number of replicas, {filled.replicas or 1}")
+
+
+def _check_end(topic: TopicSettings, path: Path, problems: Problems) -> None:
+    """Add an error for each setting that ends a topic which is no queue: only a queue knows who uses it."""
+    if topic.kind == "queue" or problems.any_wrong(path, "kind"):
+        return
+    if topic.expires_ms is not None:
+        problems.add((*path, "expires"), "is for queues")
+    for key, value, usual in (("delete_when", topic.delete_when, "never"), ("lifetime", topic.lifetime, "kept")):
+        if value != usual:
+            problems.add((*path, key), "is for queues")
 
 
 def check_name(name: str, path: Path, problems: Problems) -> None:
@@ -214,11 +233,11 @@ def _warn_of_attempts(filled: TopicSettings, path: Path, problems: Problems) -> 
         return
     if problems.any_wrong(path, "kind", "delivery", "dead_letter", "dead_letter_exchange", "max_deliveries"):
         return
-    if filled.has_dead_letters and filled.max_deliveries is None:
+    limit = deliveries_max(filled)
+    if filled.has_dead_letters and limit is None:
         key = "dead_letter" if filled.dead_letter is not None else "dead_letter_exchange"
-        problems.warn((*path, key), "takes only rejected records: without max_deliveries attempts don't end")
-    if not filled.has_dead_letters and filled.max_deliveries is not None:
+        problems.warn((*path, key), "takes only rejected records: attempts don't end")
+    if not filled.has_dead_letters and limit is not None:
         problems.warn(
-            (*path, "max_deliveries"),
-            f"without dead_letter a record is dropped after {counted(filled.max_deliveries, 'attempt')}",
+            (*path, "max_deliveries"), f"without dead_letter a record is dropped after {counted(limit, 'attempt')}"
         )

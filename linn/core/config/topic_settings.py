@@ -14,7 +14,7 @@ from linn.core.config.decoder import encode_settings, extra_of, fields_of, rest_
 from linn.core.config.units import UNITS_MAX
 from linn.core.errors.tree import ConfigNotLive
 from linn.core.queue.dispatch_order import FIFO, LEVELS_MAX, ORDER_WINDOW
-from linn.core.queue.lease import LEASE_MS_MAX, Backoff
+from linn.core.queue.lease import CONNECTION_WORD, LEASE_MS_MAX, Backoff
 from linn.core.routing.partitioner import DEFAULT_PARTITIONER
 
 PARTITIONS_MAX = 4096
@@ -26,8 +26,21 @@ DAY_MS = 86_400_000
 Kind = Literal["queue", "stream", "both"]
 S = TypeVar("S", bound=msgspec.Struct)
 Overflow = Literal["block", "reject", "drop-head", "dead-letter"]
+Consumers = Literal["many", "one"]
+DeleteWhen = Literal["never", "unused"]
+Lifetime = Literal["kept", "broker", "connection"]
+TRANSIENT_STORAGE = "dram"
+"""The storage of topics that end with the broker or a connection, unless they name another."""
 
-Count = Annotated[int, msgspec.Meta(ge=1, le=1 << 31)]
+UNLIMITED = 1 << 31
+"""The `max_deliveries` of a topic whose attempts don't end, whatever its delivery says."""
+DELIVERIES_MAX = 20
+"""Attempts at a record of a topic that names a dead-letter topic and no limit.
+
+So many consumers may be lost by one record. Others that are lost with it are far from the limit: records that came back
+by a loss are given out one at a time.
+"""
+Count = Annotated[int, msgspec.Meta(ge=1, le=UNLIMITED)]
 Retention = Annotated[int, msgspec.Meta(ge=1, le=UNITS_MAX)]
 Size = Annotated[int, msgspec.Meta(ge=1, le=UNITS_MAX)]
 Lease = Annotated[int, msgspec.Meta(ge=1, le=LEASE_MS_MAX)]
@@ -122,7 +135,11 @@ class TopicSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     ] = msgspec.field(default=None, name="ttl")
     max_deliveries: Annotated[
         Count | None,
-        msgspec.Meta(description="Attempts before a record is dead-lettered, or dropped. Default: the delivery's."),
+        msgspec.Meta(
+            description='Attempts before a record is dead-lettered, or dropped; or "unlimited". Default: the '
+            "delivery's; where that has no limit and there are dead letters, 20.",
+            extra={"words": {"unlimited": UNLIMITED}},
+        ),
     ] = None
     dead_letter: Annotated[
         str | None,
@@ -138,7 +155,11 @@ class TopicSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     ] = None
     lease_ms: Annotated[
         Lease | None,
-        msgspec.Meta(description="How long a consumer holds a record before it is returned. Default: the delivery's."),
+        msgspec.Meta(
+            description="How long a consumer holds a record before it is returned; "
+            '"connection": as long as it is connected. Default: the delivery\'s.',
+            extra=CONNECTION_WORD,
+        ),
     ] = msgspec.field(default=None, name="lease")
     redelivery_delay_ms: Annotated[
         Delay | None,
@@ -152,6 +173,31 @@ class TopicSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         Backoff | None,
         msgspec.Meta(description="How that wait grows with the attempts. Default: the delivery's."),
     ] = None
+    consumers: Annotated[
+        Consumers,
+        msgspec.Meta(
+            description="Consumers that get records at a time: all, or the single active one, by priority, then age."
+        ),
+    ] = "many"
+    expires_ms: Annotated[
+        Retention | None,
+        msgspec.Meta(
+            description='Time without a consumer after which a queue is deleted with its records, or "never".',
+            extra={"none": "never"},
+        ),
+    ] = msgspec.field(default=None, name="expires")
+    delete_when: Annotated[
+        DeleteWhen,
+        msgspec.Meta(description="Delete a queue with its records as soon as its last consumer has left, or never."),
+    ] = "never"
+    lifetime: Annotated[
+        Lifetime,
+        msgspec.Meta(
+            description="Keep a queue over restarts; or hold it in memory as long as the broker runs, or as long as "
+            "the connection that made it, which alone may consume it. Only for queues that are made live.",
+            extra=_NOT_LIVE,
+        ),
+    ] = "kept"
     message_bytes_max: Annotated[
         Size | None, msgspec.Meta(description="The largest message. Default: the broker's `message_bytes_max`.")
     ] = None
@@ -226,6 +272,11 @@ class TopicSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         """Whether other brokers hold the topic as well."""
         return (self.replicas or 1) > 1
 
+    @property
+    def is_transient(self) -> bool:
+        """Whether the topic ends with the broker, at the latest: it is in memory, and in no metadata store."""
+        return self.lifetime != "kept"
+
 
 FROM_DELIVERY = ("max_deliveries", "lease_ms", "redelivery_delay_ms", "redelivery_delay_max_ms", "redelivery_backoff")
 """Settings that a topic takes from the same field of its delivery's settings unless it sets them itself."""
@@ -261,8 +312,16 @@ def with_minimum(topic: TopicSettings, minimum: int | None) -> TopicSettings:
     return msgspec.structs.replace(topic, min_in_sync=max(1, min(usual, topic.replicas)))
 
 
+def deliveries_max(topic: TopicSettings) -> int | None:
+    """The limit of attempts at a record of a topic whose defaults are filled in; None: there is none."""
+    if topic.max_deliveries is None:
+        return DELIVERIES_MAX if topic.has_dead_letters else None
+    return None if topic.max_deliveries == UNLIMITED else topic.max_deliveries
+
+
 def delivery_settings_of(topic: TopicSettings, delivery_settings: S) -> S:
     """The settings for a topic's semantics: its delivery's settings, overridden by the topic's own."""
+    topic = msgspec.structs.replace(topic, max_deliveries=topic.max_deliveries or deliveries_max(topic))
     own = {name: getattr(topic, name) for name in FROM_DELIVERY if hasattr(delivery_settings, name)}
     return msgspec.structs.replace(
         delivery_settings, **{name: value for name, value in own.items() if value is not None}

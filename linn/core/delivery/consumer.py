@@ -49,6 +49,10 @@ class Consumer(Protocol):
     """The accepted formats of bodies; a batch in another format is translated into the first of them, or into linn's
     own if it has to be cut."""
 
+    wants: bool
+    """Set by a protocol: whether its client takes records as soon as there are some, also while `next` is not being
+    called. Consumers of a lower priority get none meanwhile."""
+
     takes_stored: bool
     """Set by a protocol that passes batches on unchanged: some may then stay in their files, with only their stamps
     checked. Initially False."""

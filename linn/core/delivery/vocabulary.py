@@ -4,6 +4,9 @@ from __future__ import annotations
 
 from enum import IntEnum
 
+CONNECTION_LEASE_MS = (1 << 32) - 1
+"""The duration of a lease that only the end of its consumer's connection ends: the largest that the protocol has."""
+
 
 class ConsumerKind(IntEnum):
     """The kind of consumer that a subscribe creates."""

@@ -352,6 +352,18 @@ class TopicExists(TopicError):
     code = "topic.exists"
 
 
+class TopicExclusive(TopicError):
+    """The topic belongs to another connection, which alone may consume it."""
+
+    code = "topic.exclusive"
+
+
+class LifetimeUnsupported(TopicError):
+    """A topic can't be made that ends with the broker or with a connection: not in a cluster, and not on a disk."""
+
+    code = "topic.lifetime_unsupported"
+
+
 class TopicFull(TopicError):
     """The topic is at its limit and its `overflow` is `reject`."""
 

@@ -49,6 +49,8 @@ class SubscribeRequest(NamedTuple):
     """On a stream, whether to read records of open and aborted transactions too."""
     topic_id: tuple[int, int] = NO_ID
     """The two halves of the topic's id, as the client knows it; NO_ID: unknown."""
+    priority: int = 0
+    """Priority of a consumer that competes for records: a higher one gets them first."""
 
 
 class Subscribed(NamedTuple):

@@ -264,6 +264,7 @@ class Session:
         self._access.check_all(needs)
         topic = rooms.catalog.led_topic(request.topic)
         topic.check_id(*request.topic_id)
+        topic.use.check_owner(self.principal)
         partitions = partitions_read(rooms, topic, request)
         self._check_partitions(partitions)
 
@@ -345,8 +346,9 @@ class Session:
         self._left += [consumer.disconnect() for consumer in consumers]
 
     async def aclose(self) -> None:
-        """End all consumers; not cancellable. Idempotent."""
+        """End all consumers, and topics that end with the session; not cancellable. Idempotent."""
         self.disconnect()
+        self._rooms.administration.owner_gone(self.principal)
         if self._left:
             with trio.CancelScope(shield=True):
                 await self._rooms.long_work.run(self._leaving())

@@ -92,6 +92,10 @@ def consumer_of(
     if request.shared:
         _check_shared(topic, request)
         return _competing(topic, topic.shared(request.shared), request)
+    if request.priority and (request.group or topic.queue is None):
+        raise SubscriptionWrongKind(
+            f"topic {topic.name} is read as a stream: only consumers that compete for records have a priority"
+        )
     if request.group:
         return _member(rooms, topic, request, selection, on_assigned)
     if topic.queue is not None:
@@ -146,7 +150,7 @@ def _competing(topic: Topic, queue: Queue, request: SubscribeRequest) -> QueueCo
     if queue.is_two_phase != request.is_two_phase or (queue.is_two_phase and not request.member):
         raise _wrong_phases(topic, queue)
     lease_ms = 0 if topic.semantics.settles_on_delivery else topic.settings.lease_ms or 0
-    return queue.join(lease_ms, request.member)
+    return queue.join(lease_ms, request.member, request.priority)
 
 
 def _wrong_phases(topic: Topic, queue: Queue) -> SubscriptionWrongKind:

@@ -87,6 +87,7 @@ class GroupMember:
 
     kind: Literal[ConsumerKind.GROUP] = ConsumerKind.GROUP
     lease_ms = 0
+    wants = False
 
     def __init__(
         self,

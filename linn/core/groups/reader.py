@@ -54,6 +54,7 @@ class StreamReader:
     kind: Literal[ConsumerKind.READER] = ConsumerKind.READER
     name = ""
     lease_ms = 0
+    wants = False
 
     def __init__(
         self, topic: str, partitions: Mapping[int, Partition], on_close: Callable[[StreamReader], None] = lambda _: None

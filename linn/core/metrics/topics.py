@@ -275,6 +275,12 @@ TOPIC_METRICS: tuple[Metric, ...] = (
         "Decided ranges of records that an operator has ended with `linn deliveries resolve`.",
         lambda queue: queue.resolutions,
     ),
+    _queue(
+        "linn_queue_lost_consumers_total",
+        "counter",
+        "Consumers that were lost: they had been given records, and ended otherwise than by unsubscribing.",
+        lambda queue: queue.lost_consumers,
+    ),
     _of_partition_queues(
         "linn_queue_redelivered_records_total",
         "counter",

@@ -1,7 +1,8 @@
 """QueueConsumer: one of the consumers that compete for a queue, or for a named subscription of a stream.
 
-Laws: it leases the next ready records of the partition that was asked longest ago. A lease is of one delivery: what a
-delivery does not take of it goes back at once. Records that were decided to its name come first, before any lease.
+Laws: it leases the next ready records of the partition that was asked longest ago, unless a consumer of a higher
+priority waits for them, or another is the single active one. A lease is of one delivery: what a delivery does not take
+of it goes back at once. Records that were decided to its name come first, before any lease.
 """
 
 from __future__ import annotations
@@ -13,6 +14,8 @@ from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import replace
 from functools import partial
 from typing import Literal, Protocol
+
+import trio
 
 from linn.core.batch.batch import RecordBatch
 from linn.core.batch.format import NATIVE_ONLY
@@ -37,13 +40,13 @@ from linn.core.errors.tree import (
 )
 from linn.core.log.mark import Mark
 from linn.core.log.state_log import ROOM_RETRY_S
-from linn.core.loop.waiting import ReadySignal, WaitDeadline
+from linn.core.loop.waiting import RankedSignal, WaitDeadline
 from linn.core.queue.event_run import Holder
 from linn.core.queue.lease import LEASE_RECORDS_MAX, Lease
 from linn.core.queue.offset_ranges import Range
 from linn.core.queue.offset_rows import lowest_of
 from linn.core.queue.partition_queue import PartitionQueue
-from linn.core.queue.record_states import DecidedRange
+from linn.core.queue.record_states import DecidedRange, take_out
 
 NO_REPEATS: deque[tuple[int, DecidedRange]] = deque(maxlen=0)
 """The repeats of every consumer without a name, to which nothing was decided before: an empty deque takes 760 bytes."""
@@ -58,14 +61,18 @@ class CompetedFor(Protocol):
 
     topic: str
     closed: bool
-    ready: ReadySignal
+    ready: RankedSignal
     partition_queues: list[PartitionQueue]
     listed: OrderedDict[int, None]
+    aside: dict[int, None]
     decisions: int
 
     @property
     def is_two_phase(self) -> bool:
         """Whether consumers say that they are ready, and settle records decided to them."""
+
+    def is_for(self, consumer: QueueConsumer) -> bool:
+        """Whether a consumer may have records: any of a queue, or the single active one."""
 
     def gone(self) -> LinnError:
         """The error for a consumer of a subscription that was closed."""
@@ -73,7 +80,10 @@ class CompetedFor(Protocol):
     def partition_queue(self, partition: int) -> PartitionQueue:
         """One partition's part of the queue. Raises PartitionUnknown."""
 
-    def leave(self, consumer: QueueConsumer, partitions: Collection[int]) -> None:
+    def set_aside(self, place: int) -> None:
+        """Keep a partition's records that came back by a loss for consumers that hold no other such record."""
+
+    def leave(self, consumer: QueueConsumer, partitions: Collection[int], *, is_lost: bool) -> None:
         """Remove a consumer; its leases in these partitions are returned, soon and in turns."""
 
 
@@ -82,10 +92,13 @@ class QueueConsumer:
 
     kind: Literal[ConsumerKind.SHARED] = ConsumerKind.SHARED
 
-    def __init__(self, queue: CompetedFor, id: int, lease_ms: int, name: str) -> None:
+    def __init__(self, queue: CompetedFor, id: int, lease_ms: int, name: str, priority: int = 0) -> None:
         self.id = id
         self.name = name
         """The name that the client gave it, or ""."""
+        self.priority = priority
+        """Consumers of a higher priority get records first, as long as they want more."""
+        self._wants = False
         self.lease_ms = lease_ms
         self.takes_stored = False
         """Ignored: a damaged record of a queue must be found here, where it can become a dead letter."""
@@ -101,8 +114,12 @@ class QueueConsumer:
         self._decided = 0
         """Records that were decided to this consumer and are not done: a part of `held`."""
         self._queue = queue
+        self._woken: trio.Event | None = None
+        """Ends the wait for records; None: it has not waited yet."""
         self._is_two_phase = queue.is_two_phase
         self._lease: Lease | None = None
+        self._lost: Lease | None = None
+        """The latest lease of a record that came back because its consumer was lost."""
         self._lease_partition = 0
         self._lease_at = 0
         self._unreadable_left = 0
@@ -112,6 +129,23 @@ class QueueConsumer:
         self._closed = False
         self._reason: LinnError | None = None
         """The reason for which the consumer was ended."""
+
+    @property
+    def wants(self) -> bool:
+        """See `delivery.Consumer.wants`."""
+        return self._wants
+
+    @wants.setter
+    def wants(self, wants: bool) -> None:
+        if wants == self._wants or (wants and self._closed):
+            return
+        self._wants, queue = wants, self._queue
+        if wants:
+            queue.ready.claim(self.priority)
+        else:
+            queue.ready.unclaim(self.priority)
+            if queue.listed:
+                queue.ready.notify()
 
     @property
     def ended(self) -> bool:
@@ -146,11 +180,12 @@ class QueueConsumer:
         while True:
             self._put_back_rest()
             self._check_open()
+            if not self._queue.is_for(self):
+                return NOTHING
             lease = partition_queue.acquire(self.id, min(records_max, LEASE_RECORDS_MAX), start)
             if lease is None:
                 return NOTHING
-            self._lease, self._lease_partition, self._lease_at = lease, partition, lease.first
-            self._leased_in[partition] = None
+            self._begin(partition, lease)
             delivery = await self._deliver(records_max, bytes_max)
             if delivery.batches:
                 partition_queue.count_delivered(delivery)
@@ -235,7 +270,7 @@ class QueueConsumer:
         """Record that records, all or some of a decision's, are no longer decided to this consumer."""
         delivered = ended.end - ended.first
         for waiting in (self.repeats, self._unrepeatable):
-            delivered -= _take_out(waiting, place, ended)
+            delivered -= take_out(waiting, place, ended)
         if delivered:
             self._undecide(delivered)
 
@@ -290,6 +325,8 @@ class QueueConsumer:
                 self.held -= min(stop, end) - first
         if lost and lease.ended:
             self.on_lease_lost(partition, lease.delivery_id)
+        if lease is self._lost and lease.ended and self._queue.aside:
+            self.wake()
         self.on_released()
 
     async def _hold_lease(self, records_max: int, deadline: WaitDeadline) -> bool:
@@ -302,33 +339,71 @@ class QueueConsumer:
                 ready.notify()  # Passes the wake-up on to another consumer.
             self._check_open()
             wanted = min(max(records_max, self._unreadable_left), LEASE_RECORDS_MAX)
-            if not self._acquire(wanted) and not await deadline.wait(ready.wait):
+            if not self._acquire(wanted) and not await deadline.wait(self._until_work):
                 if self._reason is not None:
                     raise self._reason  # Both came at once: the reason is news.
                 return False
         return True
 
+    async def _until_work(self) -> None:
+        """Wait until there may be records, or `wake` is called."""
+        self._woken = trio.Event()
+        if self._queue.is_for(self):
+            await self._queue.ready.wait(self.priority, self._woken)
+        else:
+            await self._woken.wait()
+
+    def wake(self) -> None:
+        """End the wait for records, because the queue is for this consumer now, or no longer."""
+        if self._woken is not None:
+            self._woken.set()
+
+    @property
+    def holds_lost(self) -> bool:
+        """Whether it holds a record that came back by a loss: then it gets no other one, so that the next loss tells
+        which of them is the reason."""
+        return self._lost is not None and not self._lost.ended
+
     def _acquire(self, records_max: int) -> bool:
         queue = self._queue
-        while queue.listed:
+        if not queue.is_for(self):
+            return False
+        while queue.listed and not queue.ready.gives_way(self.priority):
             place = next(iter(queue.listed))
             queue.listed.move_to_end(place)  # First: one that raises must not keep the others from being asked.
             partition_queue = queue.partition_queues[place]
             try:
-                lease = partition_queue.acquire(self.id, records_max)
+                lease = partition_queue.acquire(self.id, records_max, skips_lost=self.holds_lost)
             except StorageError:
                 if len(queue.listed) > 1:
                     queue.ready.notify()  # Another partition may have something for another waiting consumer.
                 raise
-            if lease is None or not partition_queue.is_ready():
+            is_ready = partition_queue.is_ready()
+            if lease is None or not is_ready:
                 del queue.listed[place]
             if lease is not None:
-                self._lease, self._lease_partition, self._lease_at = lease, place, lease.first
-                self._leased_in[place] = None
+                self._begin(place, lease)
                 if queue.listed:
                     queue.ready.notify()
                 return True
+            if is_ready:
+                queue.set_aside(place)
+        while queue.aside and not self.holds_lost:
+            place = next(iter(queue.aside))
+            lease = queue.partition_queues[place].acquire(self.id, records_max)
+            if lease is None:
+                del queue.aside[place]
+                continue
+            self._begin(place, lease)
+            return True
         return False
+
+    def _begin(self, place: int, lease: Lease) -> None:
+        """Begin to deliver a lease."""
+        self._lease, self._lease_partition, self._lease_at = lease, place, lease.first
+        self._leased_in[place] = None
+        if lease.is_lost:
+            self._lost = lease
 
     async def _deliver(self, records_max: int, bytes_max: int) -> Delivery:
         lease = self._lease
@@ -487,39 +562,28 @@ class QueueConsumer:
     def end(self, reason: LinnError) -> None:
         """See `delivery.Consumer.end`: leased records are returned."""
         on_ended, self._reason = self.on_ended, reason
-        self.close()
-        self._queue.ready.notify_all()
+        self._leave(is_lost=True)
+        self.wake()
         on_ended()
 
     def close(self) -> None:
         """Leave; leased records are returned soon, and can't be settled until then."""
+        self._leave(is_lost=False)
+
+    def _leave(self, *, is_lost: bool) -> None:
         if self._closed:
             return
         self._closed = True
+        self.wants = False
         if self.lease_ms:
             self._lease = None  # Nothing more of it is delivered.
         self.on_ended = self.on_released = self.on_lease_lost = do_nothing  # The callees refer to this consumer.
-        self._queue.leave(self, self._leased_in)
+        self._queue.leave(self, self._leased_in, is_lost=is_lost)
 
     def disconnect(self) -> Steps[None]:
-        """Close: the queue returns leases in turns of its own."""
-        self.close()
+        """Leave, because the connection was lost: the queue returns leases in turns of its own."""
+        self._leave(is_lost=True)
         return no_steps()
-
-
-def _take_out(waiting: deque[tuple[int, DecidedRange]], place: int, ended: DecidedRange) -> int:
-    """Take the offsets of a decision that has ended out of decided ranges; returns the number of them that it found."""
-    found = 0
-    for _ in range(len(waiting)):
-        where, decided = waiting.popleft()
-        first, end = max(decided.first, ended.first), min(decided.end, ended.end)
-        if where != place or first >= end:
-            waiting.append((where, decided))
-            continue
-        found += end - first
-        left = (decided.first, first), (end, decided.end)
-        waiting.extend((where, decided._replace(first=start, end=stop)) for start, stop in left if start < stop)
-    return found
 
 
 def _between(batches: Sequence[RecordBatch], first: int, end: int) -> list[Range]:

@@ -11,6 +11,7 @@ from collections.abc import Iterable, Iterator
 from typing import NamedTuple
 
 from linn.core.batch.steps import Steps
+from linn.core.queue.event_run import is_transactions
 from linn.core.queue.queue import Queue
 from linn.core.queue.record_states import DecidedRange
 from linn.core.queue.subscription import SharedSubscription
@@ -20,11 +21,6 @@ logger = logging.getLogger("linn.queue")
 
 OVERDUE_MS = 600_000
 """Age from which on a decision is reported: far more than a commit takes."""
-
-
-def is_transactions(holder: str) -> bool:
-    """Whether a holder is a transaction, whose end settles or returns the records: no consumer's name has a NUL."""
-    return holder.startswith("\0")
 
 
 class PlacedDecision(NamedTuple):

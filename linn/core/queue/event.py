@@ -43,10 +43,12 @@ SNAPSHOT_VERSION: Final = 2
 HOLDERS_VERSION: Final = 3
 TEXTS_VERSION: Final = 4
 OFFSET_MAX: Final = 2**63 - 1
-ATTEMPTS_MAX: Final = 2**32 - 1
+ATTEMPTS_MAX: Final = 2**31 - 1
 """Limit at which attempts stop being counted: a client that nacks in a loop for days overflows no row."""
 EARLIER_INTENT: Final = 6
 """The kind of intents that an earlier version wrote, which are ignored: their copies are made again."""
+LOST: Final = 1 << 31
+"""A flag beside the attempts of records that came back because their consumer was lost."""
 DELIVERY_ID_MAX: Final = 2**62
 """Limit far above any id that can be given out, so that ids can still jump at each restart."""
 

@@ -27,6 +27,11 @@ class Holder(NamedTuple):
     """Wall time, for people."""
 
 
+def is_transactions(holder: str) -> bool:
+    """Whether a holder is a transaction, whose end settles or returns the records: no consumer's name has a NUL."""
+    return holder.startswith("\0")
+
+
 class Columns(NamedTuple):
     """The columns that a kind of row uses besides `firsts` and `ends`."""
 

@@ -8,6 +8,7 @@ whether or not the expiry has been processed yet. Nothing that a peer sends can 
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from heapq import heapify, heappop, heappush
@@ -15,11 +16,16 @@ from typing import Annotated, Literal
 
 import msgspec
 
+from linn.core.delivery.vocabulary import CONNECTION_LEASE_MS
 from linn.core.errors.tree import DeliveryNotCurrent, LimitExceeded
+from linn.core.queue.event import LOST
 from linn.core.queue.offset_ranges import OffsetRanges, Range
 
 LEASE_MS_MAX = 7 * 24 * 3_600_000
 """Longest lease, extension and delay: a week. A job that takes longer extends; a client's 2^63 is refused."""
+
+CONNECTION_WORD = {"words": {"connection": CONNECTION_LEASE_MS}}
+"""The way in which settings name a lease without a deadline."""
 
 LEASE_RECORDS_MAX = 16_384
 """Limit of the records of one lease: a consumer with a huge credit still leaves something to the others."""
@@ -38,7 +44,13 @@ class LeaseSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_
 
     lease_ms: Annotated[
         int,
-        msgspec.Meta(ge=1, le=LEASE_MS_MAX, description="How long a consumer holds a record before it is returned."),
+        msgspec.Meta(
+            ge=1,
+            le=LEASE_MS_MAX,
+            description="How long a consumer holds a record before it is returned; "
+            '"connection": as long as it is connected.',
+            extra=CONNECTION_WORD,
+        ),
     ] = msgspec.field(default=30_000, name="lease")
     max_deliveries: Annotated[
         Annotated[int, msgspec.Meta(ge=1, le=1 << 31)] | None,
@@ -91,13 +103,20 @@ class Lease:
     attempt: int
     """Number of this attempt to deliver the records; the first is 1."""
     deadline: float
-    """Monotonic seconds."""
+    """Monotonic seconds; infinity: it ends with its consumer's connection."""
     held: OffsetRanges | None = None
     """Offsets still held, of a lease of several ranges or after a part was settled or returned; None: all of them."""
     granted: Sequence[Range] | None = None
     """The offsets as they were granted; None: all from `first` to `end` - 1."""
     ended: bool = False
     """Whether it holds no offsets any more."""
+    is_lost: bool = False
+    """Whether the records came back before because their consumer was lost."""
+
+    @property
+    def stored_attempt(self) -> int:
+        """The attempt as it is stored, with the flag of records that came back by a loss."""
+        return self.attempt | LOST if self.is_lost else self.attempt
 
     def ranges(self) -> list[Range]:
         """The offsets that it still holds, in order."""
@@ -119,6 +138,11 @@ class Lease:
         if self.held is None:
             return self.first <= first and end <= self.end and not self.ended
         return self.held.covers(first, end)
+
+
+def deadline_of(lease_ms: int, now: float) -> float:
+    """The deadline of a lease that begins now."""
+    return math.inf if lease_ms == CONNECTION_LEASE_MS else now + lease_ms / 1000
 
 
 OnReleased = Callable[[Lease, Sequence[Range], bool], None]
@@ -196,7 +220,7 @@ class LeaseBook:
         return pieces
 
     def extend(self, lease: Lease, ranges: Iterable[Range] | None, lease_ms: int, now: float) -> None:
-        """Move the deadline to `lease_ms` from now, which may also be earlier.
+        """Move the deadline to `lease_ms` from now, which may also be earlier. A lease without a deadline gets none.
 
         Raises:
             DeliveryNotCurrent: a range is empty, or the lease was not granted for all of it.
@@ -205,6 +229,8 @@ class LeaseBook:
         for first, end in ranges or ():
             if not lease.first <= first < end <= lease.end:
                 raise _not_current_for(lease, first, end)
+        if lease.deadline == math.inf:
+            return
         if not 1 <= lease_ms <= LEASE_MS_MAX:
             raise LimitExceeded(f"a lease lasts from 1 to {LEASE_MS_MAX} ms; {lease_ms} was asked for")
         lease.deadline = now + lease_ms / 1000
@@ -245,9 +271,13 @@ class LeaseBook:
         return lost
 
     def _push(self, lease: Lease) -> None:
+        if lease.deadline == math.inf:
+            return
         heappush(self._deadlines, (lease.deadline, lease.delivery_id, lease))
         if len(self._deadlines) > 2 * self._leases + STALE_DEADLINES_MIN:
-            self._deadlines = [(lease.deadline, lease.delivery_id, lease) for lease in self]
+            self._deadlines = [
+                (lease.deadline, lease.delivery_id, lease) for lease in self if lease.deadline < math.inf
+            ]
             heapify(self._deadlines)
 
     def _end(self, lease: Lease) -> None:

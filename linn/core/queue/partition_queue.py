@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import contextlib
 import logging
+import math
 from collections import Counter
 from collections.abc import Awaitable, Callable, Sequence
 from functools import partial
@@ -100,6 +101,8 @@ class PartitionQueue:
         self.damage = Damage(partition)
         self.on_undecided: Callable[[DecidedRange], None] = do_nothing
         """Called when records that were decided to a consumer are gone from the log."""
+        self.on_change: Callable[[], None] | None = None
+        """Called when records were settled or returned; None: no takeover waits for that."""
         self.redelivered_records = 0
         """Records delivered for the second time or later."""
         self.missed_records = 0
@@ -253,10 +256,12 @@ class PartitionQueue:
         """Offer records to consumers: there may be more of them."""
         self._on_ready()
 
-    def acquire(self, consumer: int, records_max: int, start: int | None = None) -> Lease | None:
+    def acquire(
+        self, consumer: int, records_max: int, start: int | None = None, *, skips_lost: bool = False
+    ) -> Lease | None:
         """Lease ready records to a consumer, or hand them over if delivery settles them.
 
-        `start`: only from this offset on; not if delivery settles them.
+        `start`: only from this offset on; not if delivery settles them. `skips_lost`: none that came back by a loss.
 
         Raises StorageError: the event of a handover can't be written. Once it can, the next consumer that asks gets the
         records.
@@ -269,7 +274,7 @@ class PartitionQueue:
             if ready_at is not None and ready_at <= now:
                 self.follow(self.subscription.expire(now))
             if start is None:
-                lease = self.subscription.acquire(consumer, records_max, end, now)
+                lease = self.subscription.acquire(consumer, records_max, end, now, skips_lost=skips_lost)
             else:
                 lease = self.subscription.acquire_from(start, consumer, records_max, end, now)
             if lease is None:
@@ -279,7 +284,8 @@ class PartitionQueue:
             if not self.subscription.semantics.settles_on_delivery:
                 # A lease lost in a crash is granted again: its event may be written late, and nothing waits for it.
                 self.log.flush_or_keep()
-                self._alarm.set(lease.deadline)
+                if lease.deadline < math.inf:
+                    self._alarm.set(lease.deadline)
                 return lease
             self.handovers.owed.append(lease)
         return self.handovers.take(consumer)
@@ -332,7 +338,9 @@ class PartitionQueue:
         elif settlement.verdict == Verdict.REJECT:
             effects = subscription.reject(consumer, delivery_id, ranges, now, settlement.reason)
         elif settlement.verdict == Verdict.EXTEND:
-            self._alarm.set(subscription.extend(consumer, delivery_id, ranges, settlement.ms, now))
+            deadline = subscription.extend(consumer, delivery_id, ranges, settlement.ms, now)
+            if deadline < math.inf:
+                self._alarm.set(deadline)
             effects = Effects()
         elif settlement.verdict == Verdict.RELEASE:
             effects = subscription.put_back(consumer, delivery_id, ranges, now, 0)
@@ -396,17 +404,18 @@ class PartitionQueue:
             self.follow(self.subscription.reject(consumer, lease.delivery_id, held, self.clock.monotonic()))
             self.log.flush_or_keep()
 
-    async def consumer_gone(self, consumer: int) -> None:
+    async def consumer_gone(self, consumer: int, *, is_lost: bool = False) -> None:
         """Return all leases of a consumer, in turns if there are many; `recover` returns leases that a close leaves."""
         leases, now = self.subscription.leases_of(consumer), self.clock.monotonic
         for at in range(0, len(leases) - LEASES_IN_A_TURN, LEASES_IN_A_TURN):
             if self.log.is_open:
-                self.follow(self.subscription.return_leases(leases[at : at + LEASES_IN_A_TURN], now()))
+                some = leases[at : at + LEASES_IN_A_TURN]
+                self.follow(self.subscription.return_leases(some, now(), is_lost=is_lost))
                 self.log.flush_or_keep()
                 await trio.lowlevel.checkpoint()
         if self.log.is_open:
             self.handed_over(consumer)
-            self.follow(self.subscription.consumer_gone(consumer, self.clock.monotonic()))
+            self.follow(self.subscription.consumer_gone(consumer, now(), is_lost=is_lost))
             self.log.flush_or_keep()
 
     def dead_lettered(self, first: int, end: int) -> None:
@@ -434,6 +443,8 @@ class PartitionQueue:
             self.on_undecided(decided)
         self._count_missed(missed)
         self.log.flush_or_keep()
+        if self.on_change is not None:
+            self.on_change()
 
     def _count_missed(self, missed: int) -> None:
         if missed:
@@ -509,6 +520,8 @@ class PartitionQueue:
             self.expiry.came_back()
         if effects.delayed and (deadline := self.subscription.next_deadline()) is not None:
             self._alarm.set(deadline)
+        if self.on_change is not None:
+            self.on_change()
 
     def _expire(self) -> float | None:
         self.follow(self.subscription.expire(self.clock.monotonic()))

@@ -4,15 +4,16 @@ It is the queue of a topic that is one, or a named subscription of a stream.
 
 Laws: a name is held by one consumer; another one of that name fences it, and its leases are returned at once. When
 another broker leads the topic, the queue is abandoned: its consumers end with that reason, and nothing is written. A
-consumer gets the lowest ready records of the partition that was asked longest ago, so that none starves. Only
-partitions that may have ready records are listed; the others, of which there may be thousands, are not asked.
+consumer gets the lowest ready records of the partition that was asked longest ago, so that none starves. Records go to
+the waiting consumers of the highest priority, or to the single active one. Only partitions that may have ready records
+are listed; the others, of which there may be thousands, are not asked.
 """
 
 from __future__ import annotations
 
 import itertools
 from collections import OrderedDict, deque
-from collections.abc import Collection, Iterable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from functools import partial
 
 import trio
@@ -26,12 +27,13 @@ from linn.core.errors.tree import (
     SharedUnknown,
     TopicUnknown,
 )
-from linn.core.loop.waiting import ReadySignal
+from linn.core.loop.waiting import RankedSignal
 from linn.core.queue.consumer import QueueConsumer
 from linn.core.queue.lease import Lease
 from linn.core.queue.offset_ranges import Range
 from linn.core.queue.partition_queue import PartitionQueue
 from linn.core.queue.record_states import DecidedRange
+from linn.core.queue.single_active import SingleActive
 
 
 class Queue:
@@ -41,10 +43,12 @@ class Queue:
         self.topic = topic
         self.name = name
         """The name of a stream's subscription; "": it is the topic's own queue."""
-        self.ready = ReadySignal()
+        self.ready = RankedSignal()
         self.partition_queues: list[PartitionQueue] = []
         self.listed: OrderedDict[int, None] = OrderedDict()
         """Partitions that may have ready records, the one asked longest ago first."""
+        self.aside: dict[int, None] = {}
+        """Partitions whose ready records came back by a loss, and are for consumers that hold no other such record."""
         self.consumers: dict[int, QueueConsumer] = {}
         """Consumers by id."""
         self.closed = False
@@ -52,21 +56,30 @@ class Queue:
         """Deliveries, or parts of them, that were decided to their consumers."""
         self.resolutions = 0
         """Decided ranges that an operator has ended."""
+        self.lost_consumers = 0
+        """Consumers that had been given records, and did not leave by themselves."""
+        self.single: SingleActive | None = None
+        """Chooses the single active consumer; None: all consumers get records."""
+        self.on_used: Callable[[], None] | None = None
+        """Called when a consumer has come or left."""
         self._reason: NotLeader | None = None
         """The reason for which it was abandoned."""
         self._by_name: dict[str, QueueConsumer] = {}
         self._consumer_ids = itertools.count(1)
-        self._gone: deque[tuple[int, Iterable[int]]] = deque()
-        """Consumers that have left, with the partitions in which they may hold leases."""
+        self._gone: deque[tuple[int, Iterable[int], bool]] = deque()
+        """Consumers that have left, with the partitions in which they may hold leases, and whether they were lost."""
 
-    def extend(self, partition_queues: Sequence[PartitionQueue]) -> None:
-        """Add partitions to deliver from."""
+    def extend(self, partition_queues: Sequence[PartitionQueue], *, is_single: bool = False) -> None:
+        """Add partitions to deliver from. `is_single`: only to the single active consumer, from now on."""
         places = range(len(self.partition_queues), len(self.partition_queues) + len(partition_queues))
         self.partition_queues += partition_queues
         for place, partition_queue in zip(places, partition_queues, strict=True):
             partition_queue.subscription.tell_released(partial(self._released, place))
             partition_queue.on_undecided = partial(self.decision_ended, place)
             self.has_ready(place)
+        if self.single is not None:
+            self.single.reconsider()
+        self._set_single(is_single=is_single)
 
     def _released(self, partition: int, lease: Lease, ranges: Sequence[Range], lost: bool) -> None:
         consumer = self.consumers.get(lease.consumer)
@@ -79,16 +92,35 @@ class Queue:
             self.listed[place] = None
             self.ready.notify()
 
-    def join(self, lease_ms: int, name: str = "") -> QueueConsumer:
+    def _set_single(self, *, is_single: bool) -> None:
+        """Give records to the single active consumer only, or to all. Leases of the others last as they would."""
+        if is_single == (self.single is not None):
+            return
+        if self.single is not None:
+            self.single.close()
+        self.single = SingleActive(self) if is_single else None
+        for consumer in self.consumers.values():
+            consumer.wake()
+        self.ready.notify()
+
+    def is_for(self, consumer: QueueConsumer) -> bool:
+        """Whether a consumer may have records: any, or the single active one."""
+        return self.single is None or self.single.active is consumer
+
+    def join(self, lease_ms: int, name: str = "", priority: int = 0) -> QueueConsumer:
         """Add a consumer; one of the same name that is there already is fenced, unless the name is ""."""
         if name in self._by_name:
             text = f"another consumer of {self.topic} has taken over the name {name}"
             self._by_name[name].end(DeliveryFenced(text))
-        consumer = QueueConsumer(self, next(self._consumer_ids), lease_ms, name)
+        consumer = QueueConsumer(self, next(self._consumer_ids), lease_ms, name, priority)
         self.consumers[consumer.id] = consumer
         if name:
             self._by_name[name] = consumer
             consumer.repeats.extend(self._decided_to(name))
+        if self.single is not None:
+            self.single.joined(consumer)
+        if self.on_used is not None:
+            self.on_used()
         return consumer
 
     def _decided_to(self, name: str) -> Iterator[tuple[int, DecidedRange]]:
@@ -120,15 +152,31 @@ class Queue:
             return SharedUnknown(f"topic {self.topic} no longer has a shared subscription {self.name}")
         return TopicUnknown(f"topic {self.topic} is gone")
 
-    def leave(self, consumer: QueueConsumer, partitions: Collection[int]) -> None:
-        """Remove a consumer; its leases in these partitions are returned, soon and in turns."""
+    def set_aside(self, place: int) -> None:
+        """Keep a partition's records that came back by a loss for consumers that hold no other such record."""
+        if place not in self.aside:
+            self.aside[place] = None
+            for consumer in self.consumers.values():
+                if not consumer.holds_lost:
+                    consumer.wake()
+
+    def leave(self, consumer: QueueConsumer, partitions: Collection[int], *, is_lost: bool) -> None:
+        """Remove a consumer; its leases in these partitions are returned, soon and in turns.
+
+        `is_lost`: it did not leave by itself.
+        """
         del self.consumers[consumer.id]
         if self._by_name.get(consumer.name) is consumer:
             del self._by_name[consumer.name]
         if partitions and not self.closed:
-            self._gone.append((consumer.id, partitions))
+            self.lost_consumers += is_lost
+            self._gone.append((consumer.id, partitions, is_lost))
             if len(self._gone) == 1:
                 self.partition_queues[0].spawn(self._return_held)
+        if self.single is not None:
+            self.single.reconsider()
+        if self.on_used is not None:
+            self.on_used()
 
     async def _return_held(self) -> None:
         # An entry stays until it is finished, so that no second task is started.
@@ -136,9 +184,9 @@ class Queue:
         until_s = monotonic() + TURN_S
         try:
             while self._gone:
-                consumer, partitions = self._gone[0]
+                consumer, partitions, is_lost = self._gone[0]
                 for partition in partitions:
-                    await self.partition_queues[partition].consumer_gone(consumer)
+                    await self.partition_queues[partition].consumer_gone(consumer, is_lost=is_lost)
                     if monotonic() > until_s:
                         await trio.lowlevel.checkpoint()
                         until_s = monotonic() + TURN_S
@@ -161,6 +209,7 @@ class Queue:
         self.closed = True
         self.ready.notify_all()
         for consumer in self.consumers.values():
+            consumer.wake()
             consumer.on_ended()
         for partition_queue in self.partition_queues:
             await partition_queue.close()

@@ -9,6 +9,7 @@ event skips without naming it is ready and was never delivered.
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Sequence
 from dataclasses import replace
 from itertools import chain
@@ -301,7 +302,8 @@ class RecordStates:
     def snapshot(self) -> Snapshot:
         """A snapshot that restores this state, whatever it is applied to."""
         settled = [(first, end) for first, end in self.settled]
-        acquired = [(*span, lease.attempt, lease.delivery_id) for lease in self.leases for span in lease.ranges()]
+        leased = [(span, lease) for lease in self.leases for span in lease.ranges()]
+        acquired = [(*span, lease.stored_attempt, lease.delivery_id) for span, lease in leased]
         acquired += [(first, end, attempt, 0) for first, end, attempt in self.orphaned]
         returned = [(first, end, attempts, 0) for first, end, attempts in self.returned.ready]
         returned += [(first, end, delay.attempts, delay.ready_ms) for first, end, delay in self.returned.delayed]
@@ -365,3 +367,18 @@ class RecordStates:
 def _run_of(kind: int, rows: Sequence[tuple[int, ...]]) -> EventRun | None:
     """Rows as columns; None if there are none."""
     return EventRun(kind, *zip(*rows, strict=True)) if rows else None
+
+
+def take_out(waiting: deque[tuple[int, DecidedRange]], place: int, ended: DecidedRange) -> int:
+    """Take the offsets of a decision that has ended out of decided ranges; returns the number of them that it found."""
+    found = 0
+    for _ in range(len(waiting)):
+        where, decided = waiting.popleft()
+        first, end = max(decided.first, ended.first), min(decided.end, ended.end)
+        if where != place or first >= end:
+            waiting.append((where, decided))
+            continue
+        found += end - first
+        left = (decided.first, first), (end, decided.end)
+        waiting.extend((where, decided._replace(first=start, end=stop)) for start, stop in left if start < stop)
+    return found

@@ -12,6 +12,7 @@ from heapq import heapify, heappop, heappush
 from math import ceil
 from typing import NamedTuple
 
+from linn.core.queue.event import LOST
 from linn.core.queue.offset_map import OffsetMap
 
 PROMOTED_AT_ONCE = 10_000
@@ -34,7 +35,7 @@ class ReturnedRecords:
 
     def __init__(self) -> None:
         self.ready: OffsetMap[int] = OffsetMap()
-        """Attempts so far, by offset."""
+        """Attempts so far, by offset, with the flag LOST if the record came back by a loss."""
         self.delayed: OffsetMap[Delay] = OffsetMap()
         self._ready_ms: list[tuple[int, int, int]] | None = None
         """A heap of (time, first, end), with stale entries of dropped records; None: to be made from `delayed`."""
@@ -57,6 +58,23 @@ class ReturnedRecords:
             if (heap := self._ready_ms) is not None:
                 for first, end, delay in delayed:
                     heappush(heap, (delay.ready_ms, first, end))
+
+    def take_ready(self, records_max: int, *, skips_lost: bool) -> tuple[int, int, int] | None:
+        """Take the lowest ready records, of which there are some, as (first, end, attempts).
+
+        Of records that came back by a loss, one is taken, or none with `skips_lost`.
+        """
+        ready = self.ready
+        first, end, attempts = ready.take_lowest(records_max)
+        if not attempts & LOST:
+            return first, end, attempts
+        if not skips_lost:
+            if first + 1 < end:
+                ready.set(first + 1, end, attempts)
+            return first, first + 1, attempts
+        ready.set(first, end, attempts)
+        start = next((start for start, _, attempts in ready if not attempts & LOST), None)
+        return None if start is None else ready.take_from(start, records_max)
 
     def promote(self, now: float) -> list[tuple[int, int, int]]:
         """Make records ready whose delay has passed; returns them as ascending (first, end, attempts).

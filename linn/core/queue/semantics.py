@@ -61,7 +61,8 @@ class DeliverySemantics(Protocol):
 
     @property
     def lease_ms(self) -> int:
-        """The duration of a lease that no consumer extends, from 1 to LEASE_MS_MAX."""
+        """The duration of a lease that no consumer extends, from 1 to LEASE_MS_MAX; CONNECTION_LEASE_MS: as long as its
+        consumer is connected."""
 
     @property
     def lease_records_max(self) -> int:

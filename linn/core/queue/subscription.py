@@ -33,6 +33,7 @@ from linn.core.queue.dead_letter import DeadReason, Intent
 from linn.core.queue.effects import Effects
 from linn.core.queue.event import (
     ATTEMPTS_MAX,
+    LOST,
     Decided,
     DeliveryIdsStarted,
     Died,
@@ -44,7 +45,7 @@ from linn.core.queue.event import (
     SubscriptionEvent,
 )
 from linn.core.queue.event_run import Holder
-from linn.core.queue.lease import LEASE_MS_MAX, Lease, OnReleased
+from linn.core.queue.lease import LEASE_MS_MAX, Lease, OnReleased, deadline_of
 from linn.core.queue.offset_ranges import Range
 from linn.core.queue.offset_rows import joined
 from linn.core.queue.ordering import Ordering
@@ -73,20 +74,24 @@ class SharedSubscription(SubscriptionView):
 
     # --- delivering --------------------------------------------------------------------------------------------------
 
-    def acquire(self, consumer: int, records_max: int, end: int, now: float) -> Lease | None:
+    def acquire(
+        self, consumer: int, records_max: int, end: int, now: float, *, skips_lost: bool = False
+    ) -> Lease | None:
         """Lease the lowest ready records below `end` (the high watermark) to a consumer, or the next ones by the
         topic's order. None if none is ready.
 
-        The lease may be shorter than `records_max` although more is ready: ask again. If delivery settles records, the
-        lease has ended, and they are settled.
+        The lease may be shorter than `records_max` although more is ready: ask again. Of records that came back because
+        their consumer was lost, it has one, or none with `skips_lost`. If delivery settles records, the lease has
+        ended, and they are settled.
         """
         states, records_max = self._states, min(records_max, self.semantics.lease_records_max)
         assert not states.orphaned.count, "recovered() comes before the first acquire"
         if self.ordering is not None:
             taken = self.ordering.take(states, records_max)
             return None if taken is None else self._lease(consumer, *taken, now)
-        ready = states.returned.ready
-        found = ready.take_lowest(records_max) if ready.count else self._take_new(records_max, end)
+        returned = states.returned
+        found = returned.take_ready(records_max, skips_lost=skips_lost) if returned.ready.count else None
+        found = found or self._take_new(records_max, end)
         return None if found is None else self._lease(consumer, [found[:2]], found[2], now)
 
     def acquire_from(self, start: int, consumer: int, records_max: int, end: int, now: float) -> Lease | None:
@@ -109,11 +114,12 @@ class SharedSubscription(SubscriptionView):
         return first, stop, 0
 
     def _lease(self, consumer: int, ranges: Sequence[Range], attempts: int, now: float) -> Lease:
-        attempt = min(attempts + 1, ATTEMPTS_MAX)
+        attempt = min((attempts & ATTEMPTS_MAX) + 1, ATTEMPTS_MAX)
         leases, semantics = self._states.leases, self.semantics
-        lease = leases.grant(consumer, ranges, attempt, now + semantics.lease_ms / 1000)
+        lease = leases.grant(consumer, ranges, attempt, deadline_of(semantics.lease_ms, now))
+        lease.is_lost = attempts > ATTEMPTS_MAX
         for first, end in ranges:
-            self._events.acquired(first, end, attempt, lease.delivery_id)
+            self._events.acquired(first, end, attempt | (attempts & LOST), lease.delivery_id)
         if semantics.settles_on_delivery:
             self._settle(leases.release(lease, None))
         return lease
@@ -166,7 +172,7 @@ class SharedSubscription(SubscriptionView):
         """
         leases = self._states.leases
         lease = leases.current(consumer, delivery_id, now)
-        return self._return(leases.release(lease, ranges), lease.attempt - 1, now, delay_ms)
+        return self._return(leases.release(lease, ranges), lease.stored_attempt - 1, now, delay_ms)
 
     def reject(
         self, consumer: int, delivery_id: int, ranges: Iterable[Range] | None, now: float, reason: str = ""
@@ -193,18 +199,21 @@ class SharedSubscription(SubscriptionView):
         leases.extend(lease, ranges, lease_ms, now)
         return lease.deadline
 
-    def consumer_gone(self, consumer: int, now: float) -> Effects:
-        """Return all leases of a consumer. No effects if it has none or is unknown."""
-        effects = self.return_leases(self.leases_of(consumer), now)
+    def consumer_gone(self, consumer: int, now: float, *, is_lost: bool = False) -> Effects:
+        """Return all leases of a consumer. No effects if it has none or is unknown. `is_lost`: as `return_leases`."""
+        effects = self.return_leases(self.leases_of(consumer), now, is_lost=is_lost)
         self._states.leases.forget_consumer(consumer)
         return effects
 
-    def return_leases(self, leases: Iterable[Lease], now: float) -> Effects:
-        """Return some leases; the caller ends with `consumer_gone`. Leases that have ended are skipped."""
+    def return_leases(self, leases: Iterable[Lease], now: float, *, is_lost: bool = False) -> Effects:
+        """Return some leases; the caller ends with `consumer_gone`. Leases that have ended are skipped.
+
+        `is_lost`: the consumer was lost and did not leave, so that one of the records may be the reason.
+        """
         effects = Effects()
         for lease in leases:
             if not lease.ended:
-                effects = effects.plus(self._return_lease(lease, None, now))
+                effects = effects.plus(self._return_lease(lease, None, now, is_lost=is_lost))
         return effects
 
     def expire(self, now: float) -> Effects:
@@ -212,7 +221,7 @@ class SharedSubscription(SubscriptionView):
         leases = self._states.leases
         effects = Effects()
         while (lease := leases.pop_expired(now)) is not None:
-            effects = effects.plus(self._return_lease(lease, None, now, lost=True))
+            effects = effects.plus(self._return_lease(lease, None, now, expired=True, is_lost=True))
         promoted = self._states.returned.promote(now)
         for first, end, attempts in joined(promoted) if promoted else ():
             self._events.add(Returned(first, end, attempts, 0))
@@ -465,7 +474,7 @@ class SharedSubscription(SubscriptionView):
 
     def _redelivery_ms(self, attempts: int, asked_ms: int | None = None) -> int | None:
         """The answer of the semantics, within bounds. Ask before anything is changed: it may raise."""
-        delay_ms = self.semantics.redelivery_ms(attempts, asked_ms)
+        delay_ms = self.semantics.redelivery_ms(attempts & ATTEMPTS_MAX, asked_ms)
         return None if delay_ms is None else min(max(delay_ms, 0), LEASE_MS_MAX)
 
     def _settle(self, ranges: list[Range]) -> Effects:
@@ -478,10 +487,12 @@ class SharedSubscription(SubscriptionView):
             self.ordering.settled(ranges)
         return Effects(settled)
 
-    def _return_lease(self, lease: Lease, ranges: list[Range] | None, now: float, *, lost: bool = False) -> Effects:
+    def _return_lease(
+        self, lease: Lease, ranges: list[Range] | None, now: float, *, expired: bool = False, is_lost: bool = False
+    ) -> Effects:
         """Return a lease, or ranges of it, or make them dead, as the semantics decides."""
-        delay_ms = self._redelivery_ms(lease.attempt)
-        return self._return(self._states.leases.release(lease, ranges, lost=lost), lease.attempt, now, delay_ms)
+        delay_ms, attempts = self._redelivery_ms(lease.attempt), lease.attempt | LOST if is_lost else lease.attempt
+        return self._return(self._states.leases.release(lease, ranges, lost=expired), attempts, now, delay_ms)
 
     def _return(
         self,
@@ -518,6 +529,7 @@ class SharedSubscription(SubscriptionView):
                 self._events.add(Explained(first, end, cause))
 
     def _kill(self, ranges: list[Range], attempts: int, reason: DeadReason, cause: str = "") -> Effects:
+        attempts &= ATTEMPTS_MAX
         for first, end in ranges:
             self._states.dead.add(first, end, attempts, reason)
             self._events.add(Died(first, end, attempts, reason))

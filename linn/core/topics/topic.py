@@ -54,6 +54,7 @@ from linn.core.topics.room import Room
 from linn.core.topics.served_columns import add_key_hashes, check_served
 from linn.core.topics.shared_entry import OWN_QUEUE, SharedEntry, state_topic
 from linn.core.topics.topic_logs import TopicLogs
+from linn.core.topics.topic_use import TopicUse
 
 logger = logging.getLogger("linn.topic")
 
@@ -69,6 +70,7 @@ class TopicHost:
     clock: Clock
     spawn: Spawn
     move_dead_letters: Callable[[Topic, PartitionQueue], Awaitable[None]]
+    delete_unused: Callable[[Topic], Awaitable[None]]
     leader_epoch: int
     """The epoch in which partitions that have no replicas are led: the number of the broker's start."""
     order_of: Callable[[TopicSettings], TopicOrder | None]
@@ -115,6 +117,7 @@ class Topic:
         self.live_keys: tuple[str, ...] = ()
         """Settings that were set live, see `linn.core.topics.live_settings`."""
         self.interceptors: tuple[BoundInterceptor, ...] = ()
+        self.use = TopicUse(name, host.clock, host.spawn, partial(host.delete_unused, self))
         self.readers: dict[StreamReader, None] = {}
         """Readers without a group."""
         self.choice = choice
@@ -233,8 +236,8 @@ class Topic:
             for index in range(len(self.partitions), settings.partitions):
                 change.partitions[index] = await self._open_log(PartitionId(self.name, index))
             await self._prepare(change)
-            states = _state_logs(change.partition_queues)
-            await sync_names([*change.partitions.values(), *(state.partition for state in states)])
+            states = [state.partition for state in _state_logs(change.partition_queues)]
+            await sync_names([*change.partitions.values(), *states])
             if settings.kind not in (self.settings.kind, "both"):
                 await self._retired.prepare(self.partitions.values())
         except LinnError:
@@ -307,7 +310,8 @@ class Topic:
             partition_queue.set_keeping(trims=self.settings.kind == "queue", ttl_ms=self.settings.ttl_ms)
             partition_queue.subscription.semantics = self.semantics
             partition_queue.set_order(self.order)
-        queue.extend(partition_queues)
+        queue.extend(partition_queues, is_single=self.settings.consumers == "one")
+        self.use.follow(queue, self.settings)
 
     @property
     def queue(self) -> Queue | None:

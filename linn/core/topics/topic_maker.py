@@ -51,6 +51,8 @@ class TopicMaker:
     spawn: Spawn
     move_dead_letters: Callable[[Topic, PartitionQueue], Awaitable[None]]
     leader_epoch: Callable[[], int]
+    delete_unused: Callable[[Topic], Awaitable[None]] | None = None
+    """Deletes a topic unless it is in use; set before any topic is opened."""
     engines: dict[str, StorageEngine] = field(default_factory=dict)
     """Storage engines that were made, by the name of the storage."""
 
@@ -62,7 +64,9 @@ class TopicMaker:
         engine, traffic, semantics = self.engine(storage), self.storage_stats(storage), self.semantics(settings)
         partitioner = self.plugins.make(self.plugins.partitioners[settings.partitioner])
         choice = PartitionChoice(name, settings.partitioner, partitioner)
-        means = self.formats, self.env.clock, self.spawn, self.move_dead_letters, self.leader_epoch(), self.order
+        assert self.delete_unused is not None
+        callbacks = self.move_dead_letters, self.delete_unused
+        means = self.formats, self.env.clock, self.spawn, *callbacks, self.leader_epoch(), self.order
         topic = Topic(name, id, settings, semantics, choice, TopicHost(engine, traffic, *means))
         topic.entries.update(entries)
         return topic

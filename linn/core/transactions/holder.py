@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import NamedTuple
 
-from linn.core.queue.decided import is_transactions
+from linn.core.queue.event_run import is_transactions
 from linn.core.queue.partition_queue import PartitionQueue
 
 

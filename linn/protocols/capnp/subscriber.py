@@ -155,6 +155,7 @@ class Subscriber:
     def end(self) -> None:
         """Stop delivering."""
         self._closed = True
+        self.consumer.wants = False
         self.pause()
         self.cancel()
 
@@ -165,10 +166,15 @@ class Subscriber:
                 if self.consumer.ended:
                     await self._next(1, WaitDeadline())  # Raises the reason.
                 if self._left() <= 0:
+                    self.consumer.wants = False
                     await self._until_woken()
                     continue
+                self.consumer.wants = True
                 await self._linger()
-                await self._outbox.wait_room()
+                if not self._outbox.has_room():
+                    self.consumer.wants = False  # Others take more of what it can't be sent.
+                    await self._outbox.wait_room()
+                    continue
                 async with self._asking:
                     if self._left() > 0 and not self._paused:
                         await self._push()

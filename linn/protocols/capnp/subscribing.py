@@ -300,7 +300,7 @@ def _request(subscribe: m.Subscribe) -> SubscribeRequest:
     how = subscribe.leader_epoch, subscribe.shared, subscribe.formats
     phases = subscribe.two_phase, subscribe.uncommitted
     topic_id = subscribe.topic_id_high, subscribe.topic_id_low
-    return SubscribeRequest(subscribe.topic, subscribe.group, *where, *who, *how, *phases, topic_id)
+    return SubscribeRequest(subscribe.topic, subscribe.group, *where, *who, *how, *phases, topic_id, subscribe.priority)
 
 
 def _settlements(settle: m.Settle) -> Iterator[Settlement]:

@@ -123,6 +123,7 @@ class Client(BaseClient):
         session_timeout_s: float = SESSION_TIMEOUT_S,
         static: bool = False,
         shared: str | None = None,
+        priority: int = 0,
         isolation: Isolation = "read_committed",
         exactly_once: None = None,
     ) -> Consumer: ...
@@ -140,6 +141,7 @@ class Client(BaseClient):
         session_timeout_s: float = SESSION_TIMEOUT_S,
         static: bool = False,
         shared: str | None = None,
+        priority: int = 0,
         isolation: Isolation = "read_committed",
         exactly_once: Participant[H],
     ) -> ExactlyOnceConsumer[H]: ...
@@ -157,6 +159,7 @@ class Client(BaseClient):
         session_timeout_s: float = SESSION_TIMEOUT_S,
         static: bool = False,
         shared: str | None = None,
+        priority: int = 0,
         isolation: Isolation = "read_committed",
         exactly_once: Participant[H] | None = None,
     ) -> Consumer | ExactlyOnceConsumer[H]:
@@ -182,6 +185,8 @@ class Client(BaseClient):
                 consumer with the name, for instance after a restart, continues with them. Needs `name`.
             shared: on a stream, the shared subscription for whose records consumers compete, as on a queue:
                 records are leased, and settled separately. It is created if it is missing.
+            priority: for a queue or shared subscription: consumers of a higher priority get records first, as long as
+                they ask for more; with `consumers = "one"` the one of the highest priority is active.
             isolation: "read_uncommitted": on a stream, also records of open and aborted transactions.
             exactly_once: the participant that stores the effects of messages exactly once: the consumer yields
                 (message, handle), and settles by itself. A queue or a shared subscription needs a name and a topic with
@@ -209,6 +214,7 @@ class Client(BaseClient):
             session_timeout_s=session_timeout_s,
             static=static,
             shared=shared,
+            priority=priority,
             isolation=isolation,
             exactly_once=exactly_once,
         )
