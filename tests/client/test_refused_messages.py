@@ -45,7 +45,7 @@ async def test_a_refused_message_fails_alone_and_the_others_of_its_batch_have_th
 
         async def publish(number: int) -> None:
             try:
-                receipt = await producer.publish(b"%d" % number, ttl_ms=1_000 * (number % 3 == 0))
+                receipt = await producer.publish(b"%d" % number, priority=int(number % 3 == 0))
                 outcomes[number] = receipt.offset
             except LinnError as error:
                 outcomes[number] = error
@@ -140,11 +140,11 @@ def test_a_blocking_producer_stores_what_shares_a_batch_with_a_refused_message(
     client.admin.create_topic(name)
     with client.producer(name, linger_ms=10_000) as producer:
         for number in range(5):
-            producer.publish_nowait(b"%d" % number, ttl_ms=5 if number == 2 else 0)
+            producer.publish_nowait(b"%d" % number, priority=5 if number == 2 else 0)
         with pytest.raises(FeatureUnsupported):
             producer.flush()
         with pytest.raises(FeatureUnsupported) as refused:
-            producer.publish_many([b"a"], ttl_ms=5)
+            producer.publish_many([b"a"], priority=5)
     assert not refused.value.retriable
     assert client.admin.subscription(name)["unsettled"] == 4
 
@@ -156,7 +156,7 @@ async def test_a_refused_message_leaves_the_rest_of_a_transaction_as_it_is(clien
 
         async def refused() -> None:
             with pytest.raises(FeatureUnsupported):
-                await tx.publish(name, b"bad", ttl_ms=5)
+                await tx.publish(name, b"bad", priority=5)
 
         tasks.start_soon(refused)
         for number in range(5):
