@@ -55,6 +55,8 @@ class TopicSettings(TypedDict, total=False):
     order_by: str | None
     levels: int | None
     order_window: int
+    dedup: Duration
+    """ "off": messages are stored again that have the ids of earlier ones."""
     interceptors: Sequence[str]
     bindings: Sequence[dict[str, Any]]
     """Bindings with `exchange`, `key` and arguments of the exchange's type."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from uuid import UUID
 
 import pytest
 import trio
@@ -51,8 +52,10 @@ class Owner:
     async def add(self, branch: int) -> None:
         await self.client.call(m.AddBranch(self.id, self.epoch, branch, self.key))
 
-    async def publish(self, topic: str, texts: Sequence[str], branch: int = A, number: int | None = None) -> None:
-        batch = records(texts)
+    async def publish(
+        self, topic: str, texts: Sequence[str], branch: int = A, number: int | None = None, id: UUID | None = None
+    ) -> None:
+        batch = records(texts, id=id)
         first = self.sequences.get((branch, topic), 0)
         batch.number(branch, 0, first, TRANSACTIONAL, self.number if number is None else number)
         await self.client.call(m.Publish(topic, partition=0), [batch])

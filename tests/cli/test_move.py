@@ -104,6 +104,16 @@ def test_a_dry_run_counts_and_moves_nothing(quick, client, topics) -> None:
     assert sorted(values(client, source)) == list(range(700))
 
 
+def test_a_target_that_knows_ids_takes_no_copies_that_it_might_drop(quick, client, topics) -> None:
+    source, target = topics
+    client.admin.alter_topic(target, dedup="5m")
+    fill(client, source, 20)
+    refused = quick("move", source, target)
+    assert refused.returncode
+    assert f"linn topics alter {target} dedup=off" in refused.stderr
+    assert len(values(client, source)) == 20
+
+
 def test_at_most_the_requested_number_is_moved(quick, client, topics) -> None:
     source, target = topics
     fill(client, source, 20)

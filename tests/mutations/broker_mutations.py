@@ -164,4 +164,32 @@ BROKER_MUTATIONS = (
         seed=22,
         says="SYNC_FAILS_WITHIN_S",
     ),
+    Mutation(
+        name="a duplicate of an aborted id is refused",
+        breaks="An abort forgets the ids of its messages.",
+        guarantee="Messages that are known by their ids",
+        module="linn.core.topics.dedup",
+        original="""
+        if partition.transactions.hides(write):
+            return None
+        """,
+        planted="""
+        if partition.transactions.hides(write):
+            return place
+        """,
+        simulation="ids in transactions",
+        seed=0,
+        says="an aborted message is no message",
+    ),
+    Mutation(
+        name="ids are forgotten by a restart",
+        breaks="Ids are known over restarts.",
+        guarantee="Messages that are known by their ids",
+        module="linn.core.topics.topic",
+        original="await self.dedup.load(partition)",
+        planted="partition.log.bounds()",
+        simulation="known ids",
+        seed=0,
+        says="the place of the first one",
+    ),
 )

@@ -37,6 +37,8 @@ _RUNS = {
     "producer table": ("storage", "producer_walks", "walk"),
     "replication": ("storage", "test_replication", "run"),
     "producers of a log": ("storage", "producer_walks", "live_and_lose_power"),
+    "known ids": ("broker", "test_dedup", "publish_and_lose_power"),
+    "ids in transactions": ("broker", "test_dedup", "end_and_publish_again"),
     "overflow": ("broker", "test_overflow", "overflow_and_lose_power"),
     "sharing": ("broker", "sharing_run", "share"),
     "single active": ("broker", "single_active_walk", "walk"),

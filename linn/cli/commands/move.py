@@ -22,7 +22,7 @@ from linn.cli.options import DEFAULT_URL, CountMax, DryRun, Json, Url, Where
 from linn.cli.render.console import print_result
 from linn.cli.session import with_client
 from linn.core.errors.texts import counted
-from linn.core.errors.tree import DeliveryNotCurrent, LinnError, TopicUnknown, Unroutable
+from linn.core.errors.tree import ConfigError, DeliveryNotCurrent, LinnError, TopicUnknown, Unroutable
 
 if TYPE_CHECKING:
     from linn.cli.message_filter import MessageFilter
@@ -220,7 +220,10 @@ class Move:
             await client.admin.exchange(target.name)
             producer = client.producer(exchange=target.name)
         else:
-            await client.admin.topic(target.name)
+            window = (await client.admin.topic(target.name))["settings"]["dedup"]
+            if window != "off":
+                text = f"topic {target.name} does not store messages whose ids it has seen in the last {window}"
+                raise ConfigError(f"{text}, which these may be: linn topics alter {target.name} dedup=off first")
             producer = client.producer(target.name)
         self._producers[target] = await stack.enter_async_context(producer)
 

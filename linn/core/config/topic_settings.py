@@ -46,6 +46,7 @@ Size = Annotated[int, msgspec.Meta(ge=1, le=UNITS_MAX)]
 Lease = Annotated[int, msgspec.Meta(ge=1, le=LEASE_MS_MAX)]
 Delay = Annotated[int, msgspec.Meta(ge=0, le=LEASE_MS_MAX)]
 RoutingKey = Annotated[str, msgspec.Meta(max_length=1024)]
+Window = Annotated[int, msgspec.Meta(ge=1, le=DAY_MS)]
 Replicas = Annotated[int, msgspec.Meta(ge=1, le=REPLICAS_MAX)]
 Levels = Annotated[int, msgspec.Meta(ge=2, le=LEVELS_MAX)]
 _NOT_LIVE = {"live": False}
@@ -246,6 +247,13 @@ class TopicSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
             description="Ready records of a partition among which the order chooses; later ones wait in the log."
         ),
     ] = ORDER_WINDOW
+    dedup_ms: Annotated[
+        Window | None,
+        msgspec.Meta(
+            description='How long a partition knows the ids of messages, so as not to store one again; or "off".',
+            extra={"none": "off"},
+        ),
+    ] = msgspec.field(default=None, name="dedup")
     interceptors: Annotated[
         tuple[str, ...],
         msgspec.Meta(
@@ -282,7 +290,7 @@ FROM_DELIVERY = ("max_deliveries", "lease_ms", "redelivery_delay_ms", "redeliver
 """Settings that a topic takes from the same field of its delivery's settings unless it sets them itself."""
 
 
-NEW_KEYS = ("records_max",)
+NEW_KEYS = ("records_max", "dedup")
 """Keys that brokers of the version before do not know. They are stored only where they are set, so that these brokers
 can read all other topics.
 """

@@ -163,7 +163,7 @@ class Partition(ReadablePartition):
         self.watchers = Watchers(spawn)
         """Callbacks for every move of the stable offset."""
 
-    def find(self, batch: Numbered, span: int) -> int | None:
+    def find(self, batch: Numbered, span: int | None) -> int | None:
         """The offset at which a numbered batch, or a part of `span` records, is stored already; see `Producers.check`.
 
         Raises NotLeader; ProducerError; ProducersExceeded for a new producer if there are too many.

@@ -19,13 +19,21 @@ from operator import not_
 from typing import NamedTuple
 
 from linn.core.batch.batch import SCATTERED, TRANSACTIONAL, BatchLimits, RecordBatch
-from linn.core.batch.builder import take_steps
+from linn.core.batch.builder import take_batch, take_steps
 from linn.core.batch.format import Formats
 from linn.core.batch.record import RESERVED_LABELS
 from linn.core.batch.steps import STEP_RECORDS, Steps
 from linn.core.errors.auth import Forbidden
+from linn.core.errors.messages import MessageInDoubt
 from linn.core.errors.replication import NotLeader
-from linn.core.errors.tree import BatchMalformed, LinnError, MessageInvalid, ProducerDuplicate, TopicFull, TopicUnknown
+from linn.core.errors.tree import (
+    BatchMalformed,
+    LinnError,
+    MessageInvalid,
+    ProducerDuplicate,
+    TopicFull,
+    TopicUnknown,
+)
 from linn.core.log.producers import OFFSET_UNKNOWN, Numbered, is_internal, numbers_of
 from linn.core.publish.request import PublishRequest, RefusedRecords
 from linn.core.routing.budget import PublishBudget
@@ -54,8 +62,12 @@ class Destination(NamedTuple):
     """The offset at which it is stored already, because its producer sends it again; None if it is to be stored."""
     dropped: bool = False
     """Whether an interceptor dropped it, so that the partition only has to know that it came."""
+    is_twin: bool = False
+    """Whether it is stored already by the ids of its messages: the partition has to know that these numbers came."""
 
 
+_IDS_TELL = -2
+"""Stands for the offset of a producer's batch that is too old for its numbers to tell whether it is stored."""
 Indexes = Callable[[], Sequence[int]]
 """Returns the ascending indexes of some records of a batch."""
 
@@ -412,26 +424,35 @@ def _check_numbered(batch: RecordBatch, request: PublishRequest) -> None:
         raise BatchMalformed("a batch with a producer id whose partition the broker chooses has to say so (SCATTERED)")
 
 
-def recognize(request: PublishRequest, planned: list[Planned]) -> list[Planned]:
-    """Mark the batches of an idempotent producer that are stored already, in a plan. Raises ProducerError."""
-    if len(planned) != 1 or not request.batches[0].producer_id:
-        return planned
-    numbers = numbers_of(request.batches[0])
-    is_part = bool(planned[0].elsewhere or request.topics)
-    destinations = [_recognized(destination, numbers, is_part) for destination in planned[0].destinations]
-    return [planned[0]._replace(destinations=destinations)]
+def recognize(request: PublishRequest, planned: list[Planned], access: Access) -> list[Planned]:
+    """Mark batches that are stored already, in a plan, by the numbers of their producer or the ids of their messages.
+
+    Raises ProducerError, MessageInDoubt.
+    """
+    if len(planned) == 1 and request.batches[0].producer_id:
+        numbers = numbers_of(request.batches[0])
+        is_part = bool(planned[0].elsewhere or request.topics)
+        destinations = [_recognized(destination, numbers, is_part) for destination in planned[0].destinations]
+        planned = [planned[0]._replace(destinations=destinations)]
+    for plan in planned:
+        for destination in plan.destinations:
+            if destination.topic.dedup is not None:
+                return _without_duplicates(planned, access)
+    return planned
 
 
 def _recognized(destination: Destination, numbers: Numbered, is_part: bool) -> Destination:
     """`is_part`: whether other brokers store a share of the publish, and it may be sent again for them alone."""
     if is_internal(numbers.producer_id):
         return _recognized_step(destination, numbers)
+    topic, index, batch, _, dropped, _ = destination
+    knows_ids = topic.dedup is not None  # Then fewer of its records may have been stored.
     try:
-        known = destination.topic.partitions[destination.partition].find(numbers, destination.batch.offset_span)
+        known = topic.partitions[index].find(numbers, None if knows_ids else batch.offset_span)
     except ProducerDuplicate:
-        if not destination.dropped and not is_part:
+        if not dropped and not is_part and not knows_ids:
             raise
-        known = OFFSET_UNKNOWN
+        known = OFFSET_UNKNOWN if dropped or is_part else _IDS_TELL
     return destination if known is None else destination._replace(known=known)
 
 
@@ -445,6 +466,31 @@ def _recognized_step(destination: Destination, numbers: Numbered) -> Destination
         if known is not None:
             return destination._replace(partition=index, known=known)
     return destination
+
+
+def _without_duplicates(planned: Sequence[Planned], access: Access) -> list[Planned]:
+    """Leave out the records whose ids their topics know. Raises MessageInDoubt."""
+    before: dict[tuple[Topic, int], set[bytes]] = {}
+    return [
+        plan._replace(destinations=[_deduplicated(each, before, access) for each in plan.destinations])
+        for plan in planned
+    ]
+
+
+def _deduplicated(destination: Destination, before: dict[tuple[Topic, int], set[bytes]], access: Access) -> Destination:
+    topic, index, batch, known, dropped, _ = destination
+    if topic.dedup is None or dropped or known not in (None, _IDS_TELL) or is_internal(batch.producer_id):
+        return destination  # Copies of the broker have the ids of the records that they are made of.
+    try:
+        seen = before.setdefault((topic, index), set())
+        fresh, place = topic.dedup.find(topic.partitions[index], batch, seen)
+    except MessageInDoubt as error:
+        raise shown_to(access, error, topic.name) from None
+    if not fresh:
+        return destination._replace(known=place, is_twin=known is None)
+    if known == _IDS_TELL:
+        topic.partitions[index].find(numbers_of(batch), None)  # Raises what was found before.
+    return destination._replace(batch=take_batch(batch, fresh)) if len(fresh) < batch.count else destination
 
 
 def shown_to(access: Access, error: LinnError, topic: str) -> LinnError:
@@ -472,7 +518,7 @@ def without_room(planned: Sequence[Planned], access: Access) -> WantedRoom | Non
     """
     wanted: dict[Topic, tuple[int, int]] = {}
     for plan in planned:
-        for topic, _, batch, known, dropped in plan.destinations:
+        for topic, _, batch, known, dropped, _ in plan.destinations:
             settings = topic.settings
             is_limited = settings.bytes_max is not None or settings.records_max is not None
             if is_limited and known is None and not dropped:

@@ -102,8 +102,7 @@ class PublishLane:
                     if self._passed_on is not None:
                         self._passed_on.order.check(request)
                     begun = None
-                    if request.batches[0].producer_id:
-                        planned = recognize(request, planned)
+                    planned = recognize(request, planned, self._access)
                     is_held = publisher.joins is not None and publisher.lacks_permission(request, planned) is not None
                     if not is_held and without_room(planned, self._access) is None:
                         self._answers.stored(ticket, *publisher.store(request, planned, self._access))

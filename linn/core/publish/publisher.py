@@ -210,7 +210,7 @@ class Publisher:
                     continue
                 # From here to the end of `store` no other task runs: the checks hold.
                 if plan.is_current():
-                    planned = recognize(request, planned)
+                    planned = recognize(request, planned, access)
                     has_turn = turn is None or turn.has_come(request, nodes_of(planned))
                     full = without_room(planned, access)
                     lacking = self.lacks_permission(request, planned)
@@ -309,12 +309,14 @@ class Publisher:
         taken = {id(each.batch) for each in elsewhere}
         base_offset = -1
         numbers = numbers_of(batch) if batch.producer_id else None
-        for topic, index, part, known, dropped in destinations:
+        for topic, index, part, known, dropped, is_twin in destinations:
             partition = topic.partitions[index]
             if dropped:
                 assert numbers is not None, "only a numbered batch that was dropped comes here"
                 partition.pass_over(numbers)
                 continue
+            if is_twin and numbers is not None:
+                partition.pass_over(numbers)
             if known is not None:
                 base_offset, end = known, partition.repeated(known, part.offset_span)
             else:

@@ -56,6 +56,8 @@ class Trimming:
     ) -> None:
         self.trims = True
         """Whether settled records are trimmed: a queue trims them, a stream keeps them."""
+        self.kept_from: Callable[[], int | None] | None = None
+        """Returns the offset from which on settled records are kept as well, or None."""
         self.on_room: Callable[[], None] = do_nothing
         """Called when records were settled or trimmed, which makes room."""
         self._partition = partition
@@ -69,16 +71,20 @@ class Trimming:
         """Trim in the background if it is worth it."""
         if not self.trims or self._is_running:
             return
-        settled_before = self._below_handovers(self._subscription.settled_before())
+        low = self._subscription.settled_before()
+        settled_before = self._unneeded_before(low)
         settled = settled_before - self._partition.log.bounds()[0]
-        if settled >= TRIM_AFTER_RECORDS or (settled > 0 and settled_before == self._partition.stable_offset):
+        is_kept = self.kept_from is not None and settled_before < low
+        if settled >= TRIM_AFTER_RECORDS or (
+            settled > 0 and (is_kept or settled_before == self._partition.stable_offset)
+        ):
             self._is_running = True
             self._spawn(self._trim)
 
     def trimmable_before(self) -> int:
         """The offset below which no record is needed any more, also by another broker that leads next."""
         log, subscription = self._log, self._subscription
-        return self._below_handovers(log.settled_durably() if log.is_replicated else subscription.settled_before())
+        return self._unneeded_before(log.settled_durably() if log.is_replicated else subscription.settled_before())
 
     def begin_thinning_if_due(self) -> None:
         """Have settled records dropped behind unsettled ones, in the background, if there are any.
@@ -95,7 +101,7 @@ class Trimming:
     async def _thin(self) -> None:
         try:
             await self._log.until_committed()
-            before = self._below_handovers(self._partition.stable_offset)
+            before = self._unneeded_before(self._partition.stable_offset)
             await self._partition.log.thin(self._subscription.unsettled, before)
         except SyncFailed:
             raise
@@ -111,14 +117,17 @@ class Trimming:
         if self.trims and self._partition.leads:
             await self._partition.log.trim(before=self.trimmable_before())
 
-    def _below_handovers(self, settled_before: int) -> int:
+    def _unneeded_before(self, settled_before: int) -> int:
+        """The end of settled offsets of which none is kept, or not read by its consumer yet."""
         handovers = self._handovers
+        if self.kept_from is not None and (kept := self.kept_from()) is not None:
+            settled_before = min(settled_before, kept)
         if not handovers.reading and not handovers.owed:
             return settled_before
         return min([settled_before, *handovers.reading.values(), *[lease.first for lease in handovers.owed]])
 
     async def _trim(self) -> None:
-        before, is_replicated = self._below_handovers(self._subscription.settled_before()), self._log.is_replicated
+        before, is_replicated = self._unneeded_before(self._subscription.settled_before()), self._log.is_replicated
         try:
             if is_replicated:
                 with contextlib.suppress(StorageError):  # On a full disk the next settlement tries again.
@@ -130,5 +139,5 @@ class Trimming:
         finally:
             self._is_running = False
         self.on_room()
-        if is_replicated and self._below_handovers(self._subscription.settled_before()) > before:
+        if is_replicated and self._unneeded_before(self._subscription.settled_before()) > before:
             self.begin_if_due()  # More was settled while the replicas were waited for.

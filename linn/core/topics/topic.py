@@ -47,6 +47,7 @@ from linn.core.routing.budget import PublishBudget
 from linn.core.routing.partition_choice import PartitionChoice
 from linn.core.topics.change import TopicChange, close_log, sync_names
 from linn.core.topics.clipped_logs import ClippedLogs
+from linn.core.topics.dedup import Dedup
 from linn.core.topics.deletion import TopicDeletion
 from linn.core.topics.message_limit import check_steps
 from linn.core.topics.retired_subscriptions import RetiredSubscriptions
@@ -129,6 +130,8 @@ class Topic:
         self.publish_errors = 0
         """Failed publishes to this topic by its name."""
         self.room = Room(self, host.spawn)
+        self.dedup: Dedup | None = None
+        """The ids of messages that are not stored again; None: ids don't count."""
         self._retired = RetiredSubscriptions()
         self._clipped = ClippedLogs(name)
         self._deletion = TopicDeletion(host.engine, self.make_log)
@@ -145,6 +148,10 @@ class Topic:
         try:
             for index in range(self.settings.partitions):
                 self.partitions[index] = await self._open_log(PartitionId(self.name, index))
+            if self.settings.dedup_ms is not None:
+                self.dedup = Dedup(self._clock, self.settings.dedup_ms)
+                for partition in self.partitions.values():
+                    await self.dedup.load(partition)
             await self._prepare(change)
         except LinnError:
             await change.abandon(keeps_empty=True)
@@ -158,6 +165,7 @@ class Topic:
         self._leave(led_by())
         self.led_by, self.subscriptions, self.positions = led_by, {}, None
         self.partitions.clear()
+        self.dedup = None
         self.room.changed.clear()
 
     def _leave(self, reason: NotLeader) -> None:
@@ -296,6 +304,7 @@ class Topic:
         self.partitions.update(change.partitions)
         self.room.changed.update(dict.fromkeys(self.partitions))
         self._clipped.add([partition_queue.log for partition_queue in change.partition_queues])
+        self._adopt_dedup(self.settings.dedup_ms)
         for name, subscription in self.subscriptions.items():
             self._extend_queue(subscription, change.added[name])
         change.begin()
@@ -305,6 +314,14 @@ class Topic:
         if self.settings.kind == "queue":
             self._end_readers()
 
+    def _adopt_dedup(self, window_ms: int | None) -> None:
+        if window_ms is None:
+            self.dedup = None
+        elif self.dedup is None:
+            self.dedup = Dedup(self._clock, window_ms)
+        else:
+            self.dedup.window_s = window_ms / 1000
+
     def _extend_queue(self, queue: Queue, partition_queues: Sequence[PartitionQueue]) -> None:
         for partition_queue in queue.partition_queues:
             partition_queue.set_keeping(trims=self.settings.kind == "queue", ttl_ms=self.settings.ttl_ms)
@@ -312,6 +329,8 @@ class Topic:
             partition_queue.set_order(self.order)
         queue.extend(partition_queues, is_single=self.settings.consumers == "one")
         self.use.follow(queue, self.settings)
+        for index, partition_queue in enumerate(queue.partition_queues):
+            partition_queue.trimming.kept_from = partial(self.dedup.kept_from, index) if self.dedup else None
 
     @property
     def queue(self) -> Queue | None:
@@ -427,6 +446,8 @@ class Topic:
         if self._clipped.holders:
             self._clipped.check()
         base_offset = partition.append(batch) if numbers is None else partition.append_numbered(batch, numbers)
+        if self.dedup is not None:
+            self.dedup.appended(partition, batch)
         room = self.room
         room.changed[partition.id.index] = None
         if room.is_over:
@@ -456,6 +477,7 @@ class Topic:
             await state.partition.enforce_retention(now_ms)
         self.follow_start(self.partitions)
         for partition_queue in self.partition_queues():
+            partition_queue.trimming.begin_if_due()
             partition_queue.trimming.begin_thinning_if_due()
         self.room.tell()
 

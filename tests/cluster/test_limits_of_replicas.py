@@ -1,0 +1,58 @@
+"""Limits and known ids of topics with replicas: the next leader goes on with them."""
+
+from __future__ import annotations
+
+from uuid import UUID
+
+import pytest
+import trio
+from raw_client import RawClient, simulated
+from replicas_seen import ALL
+from replicated_topic import next_leader, replicated_topic, until_alike
+from test_replicated_topics import Killing, kill, power_off
+
+from linn.core.batch.builder import build_from_records
+from linn.core.batch.record import Record
+from linn.testing.sim_env import SimEnv
+from linn.wire import messages as m
+
+
+async def publish_known(client: RawClient, id: int) -> int:
+    batch = build_from_records([Record(value=b"%d" % id, id=UUID(int=id))], base_id=0)
+    answer = await client.call(m.Publish("t", partition=0, acks=ALL), [batch])
+    return int(answer.placements[0].base_offset)
+
+
+@pytest.mark.parametrize("end", [kill, power_off])
+@simulated
+async def test_the_next_leader_knows_the_ids_of_messages(env: SimEnv, end: Killing) -> None:
+    async with replicated_topic(env, dedup="5m") as (leader, others):
+        client = await leader.client()
+        assert [await publish_known(client, id) for id in range(4)] == [0, 1, 2, 3]
+        assert len(await client.taken("t", count=2)) == 2
+        await end(leader)
+        second = await next_leader(others)
+        client = await second.client()
+        assert [await publish_known(client, id) for id in (3, 0, 4, 1)] == [3, 0, 4, 1]
+        assert sorted(await client.taken("t")) == ["2", "3", "4"]
+        await leader.start()
+        await until_alike(second, [leader, *others])
+
+
+@pytest.mark.parametrize("end", [kill, power_off])
+@simulated
+async def test_the_next_leader_goes_on_within_the_limit(env: SimEnv, end: Killing) -> None:
+    async with replicated_topic(env, records_max=3, overflow="drop-head") as (leader, others):
+        client = await leader.client()
+        for number in range(6):
+            await client.publish("t", [str(number)], acks=ALL)
+            await trio.sleep(0.2)
+        await end(leader)
+        second = await next_leader(others)
+        client = await second.client()
+        await client.publish("t", ["6"], acks=ALL)
+        await trio.sleep(1)
+        assert (await client.administer("topic.show", name="t"))["queue"]["unsettled"] == 3
+        assert await client.taken("t") == ["4", "5", "6"]
+        await leader.start()
+        await until_alike(second, [leader, *others])
