@@ -300,7 +300,7 @@ async def test_no_error_of_a_verb_names_what_the_request_did_not(env: SimEnv, ve
 async def refusal(client: RawClient, request: m.Message) -> str:
     """The text with which a request is refused; "" for any other answer."""
     try:
-        answer = await client.call(request, [of_bytes(9)] if isinstance(request, m.Publish) else None)
+        answer = await client.call(request, [of_bytes(9)] if isinstance(request, m.Publish | m.Reply) else None)
     except Refused as refused:
         return refused.text
     return "; ".join(each.text for each in answer.refused) if isinstance(answer, m.Settled) else ""
@@ -334,12 +334,13 @@ def wire_requests(near: str, subscription: int) -> dict[type[m.Message], list[m.
             m.SettleInTransaction(A, 0, 1, subscription, []),
         ],
         m.EndTransaction: [m.EndTransaction(A, 0, 1, True, [A + 1])],
+        m.Reply: [m.Reply(near), m.Reply(f"0.{near}"), m.Reply(f"9.{near}")],
         m.Describe: [m.Describe([near])],
         m.Administer: [m.Administer(near)],
     }
 
 
-WITHOUT_NAMES = {m.Authenticate, m.Ping, m.Pong, m.Goodbye, m.Unknown}
+WITHOUT_NAMES = {m.Authenticate, m.OpenInbox, m.Ping, m.Pong, m.Goodbye, m.Unknown}
 
 
 @simulated
