@@ -119,11 +119,12 @@ class SubscriptionMachine(RuleBasedStateMachine):
         if expected is None:
             assert lease is None
             return
-        got = [offset for start, stop in lease.granted_from(0) for offset in range(start, stop)]
+        ranges, attempt = (lease.granted_from(0), lease.attempt) if lease is not None else ([], 0)
+        got = [offset for start, stop in ranges for offset in range(start, stop)]
         if self.model.order == "fifo":
-            assert (got, lease.attempt) == expected, "the lowest that are ready, with their attempts"
+            assert (got, attempt) == expected, "the lowest that are ready, with their attempts"
         else:
-            assert (got, lease.attempt) == (expected[0][: len(got)], expected[1]), "the first of the order"
+            assert (got, attempt) == (expected[0][: len(got)], expected[1]), "the first of the order"
         assert all(lease.delivery_id > given for given in self.given), "delivery ids grow, also over crashes"
         self.given[lease.delivery_id] = (consumer, lease.first, lease.end)
         self.model.grant(lease.delivery_id, consumer, got, lease.attempt, self.now)
