@@ -93,8 +93,9 @@ def _part(
 ) -> RecordBatch | None:
     """The records of a batch in these ranges; None if there is none. Raises BatchMalformed, FormatUnknown."""
     indexes: list[int] = []
+    base, is_dense = batch.base_offset, batch.offset_deltas is None
     for first, end in ranges:
-        indexes += range(batch.index_at(first), batch.index_at(end))
+        indexes += range(first - base, end - base) if is_dense else range(batch.index_at(first), batch.index_at(end))
     if not indexes:
         return None
     if len(indexes) == batch.count:

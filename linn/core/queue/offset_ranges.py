@@ -9,8 +9,9 @@ is asserted, so input from a peer is checked before.
 from __future__ import annotations
 
 from bisect import bisect_left, bisect_right
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 
+from linn.core.queue.offset_rows import BETWEEN_MAX
 from linn.core.queue.range_parts import RangeParts
 
 Range = tuple[int, int]
@@ -26,8 +27,8 @@ class OffsetRanges(RangeParts):
         self._parts = None
         self._firsts, self._ends = [], []
         self.count = 0
-        for first, end in ranges:
-            self.add(first, end)
+        if rows := list(ranges):
+            self.add_rows(rows)
 
     def add(self, first: int, end: int) -> None:
         """Add the offsets of [first, end); some may be in the set already."""
@@ -73,6 +74,39 @@ class OffsetRanges(RangeParts):
             firsts[low], ends[low] = first, end
             del firsts[low + 1 : high], ends[low + 1 : high]
         self.count += end - first
+
+    def add_rows(self, rows: Sequence[Range]) -> None:
+        """Add ascending, disjoint ranges, at least one: together, where they lie close."""
+        first, end = rows[0][0], rows[-1][1]
+        if len(rows) == 1 or self.ranges_within(first, end) > BETWEEN_MAX * len(rows):
+            for row in rows:
+                self.add(*row)
+        elif self._parts is not None:
+            self._within(first, end, OffsetRanges._add_rows, rows)
+        else:
+            self._add_rows(rows)
+            if len(self._firsts) > self.part_ranges_max:
+                self._divide()
+
+    def _add_rows(self, rows: Sequence[Range]) -> None:
+        low = bisect_left(self._ends, rows[0][0])
+        high = bisect_right(self._firsts, rows[-1][1])
+        before = zip(self._firsts[low:high], self._ends[low:high], strict=True)
+        firsts: list[int] = []
+        ends: list[int] = []
+        behind = -1
+        for first, end in sorted([*before, *rows]):
+            if first > behind:
+                firsts.append(first)
+                ends.append(end)
+                behind = end
+            elif end > behind:
+                ends[-1] = behind = end
+        self.count += sum(ends) - sum(firsts) - sum(self._ends[low:high]) + sum(self._firsts[low:high])
+        rest = self._slice(high, len(self._firsts))
+        del self._firsts[low:], self._ends[low:]
+        self._append(firsts, ends)
+        self._append(*rest)
 
     def remove(self, first: int, end: int) -> None:
         """Remove the offsets of [first, end); some may not be in the set."""

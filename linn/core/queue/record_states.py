@@ -35,7 +35,7 @@ from linn.core.queue.event_run import EventRun, Holder, Snapshot
 from linn.core.queue.lease import LeaseBook
 from linn.core.queue.offset_map import OffsetMap
 from linn.core.queue.offset_ranges import OffsetRanges, Range
-from linn.core.queue.offset_rows import BETWEEN_MAX, is_ascending
+from linn.core.queue.offset_rows import is_ascending
 from linn.core.queue.redelivery import ReturnedRecords
 
 CAUSES_MAX = 8_192
@@ -100,14 +100,13 @@ class RecordStates:
 
     def settle_rows(self, rows: Sequence[Range]) -> None:
         """Mark ascending ranges settled, in whatever state they are; together where they lie close."""
-        if len(rows) > 1:
-            first, end = rows[0][0], rows[-1][1]
-            if 0 < self.settled.ranges_within(first, end) <= BETWEEN_MAX * len(rows):
-                between = self.settled.intersect(first, end)
-                self.settled.remove(first, end)
-                rows = list(OffsetRanges(sorted([*between, *rows])))
-        for first, end in rows:
-            self.settle(first, end)
+        if len(rows) == 1:
+            self.settle(*rows[0])
+        elif rows:
+            for first, end in rows if self.causes.count else ():
+                self.causes.take(first, end)
+            self.settled.add_rows(rows)
+            self._absorb()
 
     def orphan(self, first: int, end: int, attempts: int) -> None:
         """Make settled offsets orphaned, as if a lease of them was left; `low` goes back for it."""

@@ -478,11 +478,17 @@ class SharedSubscription(SubscriptionView):
         return None if delay_ms is None else min(max(delay_ms, 0), LEASE_MS_MAX)
 
     def _settle(self, ranges: list[Range]) -> Effects:
-        settled = 0
-        for first, end in ranges:
+        if len(ranges) == 1:  # As in a queue without an order, mostly.
+            first, end = ranges[0]
             self._events.settled.add(first, end)
-            settled += end - first
-        self._states.settle_rows(ranges)
+            self._states.settle(first, end)
+            settled = end - first
+        elif ranges:
+            self._events.settled.add_rows(ranges)
+            self._states.settle_rows(ranges)
+            settled = sum([end - first for first, end in ranges])
+        else:
+            settled = 0
         if self.ordering is not None:
             self.ordering.settled(ranges)
         return Effects(settled)
