@@ -9,14 +9,17 @@ from collections.abc import Sequence
 
 import pytest
 import trio
-from raw_client import RawClient, Refused, served, values
+from raw_client import RawClient, Refused, broker_on, connected, served, values
 
 import linn
 from linn.core.batch.batch import RecordBatch
 from linn.core.batch.builder import BatchColumns, build_batch
 from linn.core.broker.broker import Broker
 from linn.core.errors.tree import FeatureUnsupported, LimitExceeded, SubscriptionWrongKind
+from linn.core.plugins.hookspecs import hookimpl
+from linn.core.queue.dispatch_order import OrderKind, Taken
 from linn.core.queue.partition_queue import PartitionQueue
+from linn.plugins.orders import PriorityOrder
 from linn.testing.deterministic import run_simulation
 from linn.testing.plugin_broker import URL, plugin_broker
 from linn.testing.sim_env import SimEnv
@@ -356,3 +359,55 @@ def test_consumers_of_transactions_settle_scattered_records() -> None:
             assert await drained(client, 2) == [b"0/1", b"0/3"]
 
     run_simulation(0, scenario)
+
+
+# --- orders that fail ---
+
+
+class Moody(PriorityOrder):
+    """An order that raises once, and names records twice."""
+
+    raises = True
+
+    def take(self, records_max: int) -> Taken:
+        if self.raises:
+            self.raises = False
+            raise RuntimeError("I am broken")
+        taken = super().take(records_max // 2)
+        return Taken([*taken.offsets, *taken.offsets], [*taken.classes, *taken.classes])
+
+
+class MoodyPlugin:
+    name = "moody"
+    dist = None
+    value = "moody"
+
+    def load(self) -> MoodyPlugin:
+        return self
+
+    @hookimpl
+    def linn_register_order(self) -> OrderKind:
+        return OrderKind("moody", Moody)
+
+
+def test_an_order_that_raises_ends_that_delivery_and_one_that_repeats_itself_delivers_once(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    async def scenario(env: SimEnv) -> None:
+        async with broker_on(env, '[topics.q]\norder = "moody"\n[topics.other]\n', plugins=[MoodyPlugin()]):
+            bystander, client = await connected(env), await connected(env)
+            await bystander.publish("q", ["a", "b", "c"])
+            await client.call(m.Subscribe("q", credit=4))
+            await client.until_closed()
+            await bystander.publish("other", ["x"])
+            assert await bystander.taken("other") == ["x"]
+            subscription = (await bystander.call(m.Subscribe("q", credit=4))).subscription
+            found: list[str] = []
+            while len(found) < 3:
+                event = await bystander.delivery()
+                found += values(event.batches)
+                assert await bystander.settle(subscription, event) == []
+            assert found == ["a", "b", "c"]
+
+    run_simulation(0, scenario)
+    assert 'plugin "moody" (moody) in Moody.take' in caplog.text

@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 
 from linn.core.queue.offset_map import OffsetMap
 from linn.core.queue.offset_ranges import OffsetRanges
+from linn.core.queue.offset_rows import lowest_of, ranges_of
 
 OFFSETS = 40
 RANGES = 100_000
@@ -208,3 +209,34 @@ def test_a_change_among_a_million_ranges_takes_less_than_20_microseconds():
             change(offset, offset + 1)
         took_s = (time.perf_counter() - began_s) / len(offsets)
         assert took_s < 20e-6, f"{change.__name__} takes {1e6 * took_s:.1f} us"
+
+
+@pytest.mark.parametrize("kind", [OffsetRanges, SmallRanges])
+@given(st.sets(st.integers(0, OFFSETS)), st.sets(st.integers(0, OFFSETS), min_size=1))
+def test_ranges_added_together_are_the_ranges_added_one_by_one(kind, before, added):
+    ranges = kind(runs(before))
+    ranges.add_rows(runs(added))
+    assert list(ranges) == runs(before | added)
+    assert ranges.count == len(before | added)
+    check_parts(ranges)
+
+
+@pytest.mark.parametrize("kind", [OffsetMap, SmallMap])
+@given(st.dictionaries(st.integers(0, OFFSETS), st.integers(0, 2)), st.sets(st.integers(0, OFFSETS), min_size=1))
+def test_the_pieces_within_ranges_are_the_values_of_their_offsets(kind, values, asked):
+    table = kind()
+    for offset, value in values.items():
+        table.set(offset, offset + 1, value)
+    firsts, ends = zip(*runs(asked), strict=True)
+    pieces = table.pieces_within(firsts, ends)
+    found = {offset: value for first, end, value in pieces for offset in range(first, end)}
+    assert found == {offset: value for offset, value in values.items() if offset in asked}
+    assert pieces == sorted(pieces)
+    assert all(first < end for first, end, _ in pieces)
+
+
+@given(st.sets(st.integers(0, OFFSETS)), st.integers(0, OFFSETS))
+def test_the_lowest_offsets_of_ranges(offsets, count):
+    assert ranges_of(sorted(offsets)) == runs(offsets)
+    lowest = lowest_of(runs(offsets), count)
+    assert [offset for first, end in lowest for offset in range(first, end)] == sorted(offsets)[:count]
