@@ -57,7 +57,7 @@ class Model:
     ) -> tuple[list[int], int] | None:
         """(offsets, attempt) of the lease that is due, from offset `start` on. Time that passed changes nothing."""
         if self.order != "fifo":
-            return self.acquire_in_order(records_max)
+            return self.acquire_in_order(records_max, skips_lost)
         waiting = [offset for offset in self.offsets("ready", "new") if offset >= (start or 0)]
         if skips_lost and start is None:
             waiting = [offset for offset in waiting if not self.records[offset].lost]
@@ -79,7 +79,7 @@ class Model:
         self.cursor = max(self.cursor, end)
         return list(range(first, end)), lowest.attempts + 1
 
-    def acquire_in_order(self, records_max: int) -> tuple[list[int], int] | None:
+    def acquire_in_order(self, records_max: int, skips_lost: bool) -> tuple[list[int], int] | None:
         """The first records of the order with equal attempts; everything is in its window."""
         waiting = self.offsets("ready", "new")
         if self.order == "priority":
@@ -96,6 +96,8 @@ class Model:
         if not waiting:
             return None
         first = self.records[waiting[0]]
+        if first.lost:
+            return None if skips_lost else (waiting[:1], first.attempts + 1)
         attempts = first.attempts
         records = [self.records[offset] for offset in waiting]
         same = [(record.attempts, record.lost) == (attempts, first.lost) for record in records]

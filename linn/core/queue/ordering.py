@@ -13,6 +13,7 @@ from itertools import chain, repeat
 from linn.core.batch.batch import RecordBatch
 from linn.core.errors.tree import BatchError, PluginError
 from linn.core.queue.dispatch_order import DispatchOrder
+from linn.core.queue.event import LOST
 from linn.core.queue.lease import LEASE_RANGES_MAX
 from linn.core.queue.offset_map import OffsetMap
 from linn.core.queue.offset_ranges import Range
@@ -96,9 +97,14 @@ class Ordering:
         else:
             self._taken.set_rows([(at, at + 1, one) for at, one in zip(offsets, classes, strict=True)])
 
-    def take(self, states: RecordStates, records_max: int) -> tuple[list[Range], int] | None:
+    def take(
+        self, states: RecordStates, records_max: int, *, skips_lost: bool = False
+    ) -> tuple[list[Range], int] | None:
         """Take the next records with equal attempts out of the ready ones; (ranges, attempts), or None if there is
         none.
+
+        A record that came back because its consumer was lost is taken alone; with `skips_lost` none is taken where it
+        is the next.
         """
         for _ in range(TRIES_MAX):
             taken = self.order.take(min(records_max, self._ask))
@@ -113,8 +119,10 @@ class Ordering:
             pieces = states.returned.ready.pieces_within(firsts, ends)
             if sum([end - first for first, end, _ in pieces]) == len(offsets):
                 attempts = pieces[0][2]
-                if any(piece[2] != attempts for piece in pieces):
-                    offsets, attempts = self._first_equal(taken.offsets, by_offset, pieces)
+                if attempts & LOST or any(piece[2] != attempts for piece in pieces):
+                    offsets, attempts = self._first_equal(taken.offsets, by_offset, pieces, skips_lost=skips_lost)
+                    if not offsets:
+                        return None
                 rows = ranges_of(offsets)
                 states.returned.ready.take_rows(*zip(*rows, strict=True))
                 self._take(offsets, [by_offset[offset] for offset in offsets])
@@ -135,17 +143,28 @@ class Ordering:
         self._add(ready, [by_offset[offset] for offset in ready])
 
     def _first_equal(
-        self, wanted: Sequence[int], by_offset: dict[int, int], pieces: Sequence[tuple[int, int, int]]
+        self,
+        wanted: Sequence[int],
+        by_offset: dict[int, int],
+        pieces: Sequence[tuple[int, int, int]],
+        *,
+        skips_lost: bool,
     ) -> tuple[list[int], int]:
-        """The first records of `wanted` with equal attempts, ascending, and the attempts. The others go back."""
+        """The first records of `wanted` with equal attempts, ascending, and the attempts. The others go back.
+
+        Of records that came back by a loss it is one, or none with `skips_lost`.
+        """
         attempts_of = {offset: attempts for first, end, attempts in pieces for offset in range(first, end)}
         wanted = list(dict.fromkeys(wanted))
         attempts = attempts_of[wanted[0]]
-        count = next(at for at, offset in enumerate(wanted) if attempts_of[offset] != attempts)
+        count = next((at for at, offset in enumerate(wanted) if attempts_of[offset] != attempts), len(wanted))
+        if attempts & LOST:
+            count = 0 if skips_lost else 1
         others = sorted(wanted[count:])
-        classes = [by_offset[offset] for offset in others]
-        self.order.release(others, classes)
-        self._add(others, classes)
+        if others:
+            classes = [by_offset[offset] for offset in others]
+            self.order.release(others, classes)
+            self._add(others, classes)
         self._ask = count + 1
         return sorted(wanted[:count]), attempts
 

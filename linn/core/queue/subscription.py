@@ -87,7 +87,7 @@ class SharedSubscription(SubscriptionView):
         states, records_max = self._states, min(records_max, self.semantics.lease_records_max)
         assert not states.orphaned.count, "recovered() comes before the first acquire"
         if self.ordering is not None:
-            taken = self.ordering.take(states, records_max)
+            taken = self.ordering.take(states, records_max, skips_lost=skips_lost)
             return None if taken is None else self._lease(consumer, *taken, now)
         returned = states.returned
         found = returned.take_ready(records_max, skips_lost=skips_lost) if returned.ready.count else None
