@@ -149,7 +149,7 @@ def kept(topic: TopicSettings) -> str:
         size = "" if topic.retention_bytes is None else f", {encoded['retention_bytes']} a partition"
         parts.append(f"{encoded['retention']}{size}")
     records = [] if topic.records_max is None else [counted(topic.records_max, "record")]
-    sizes = [] if topic.bytes_max is None else [encoded["bytes_max"]]
+    sizes = [] if topic.bytes_max is None else [str(encoded["bytes_max"])]
     if sizes or records:
         parts.append(f"at {' or '.join([*sizes, *records])}: {topic.overflow}")
     return "; ".join(parts)
