@@ -371,7 +371,8 @@ async def test_show_commands_report_the_state(broker: Broker, client: RawClient)
     delivered = [event for event in [await client.push() for _ in range(3)] if event.batches]
     await client.settle(member, next(event for event in delivered if event.message.subscription == member))
     shown = await client.administer("topic.show", name="q")
-    assert shown["queue"] == {"unsettled": 3, "leased": 2, "decided": 0, "consumers": 1}
+    counts = {"unsettled": 3, "leased": 2, "decided": 0, "consumers": 1, "dropped": 0, "dead_lettered": 0}
+    assert shown["queue"] == counts
     assert (shown["partitions"][0]["start"], shown["partitions"][0]["end"]) == (0, 3)
     (place,) = (await client.administer("group.show", group="g"))["offsets"]
     assert (place["partition"], place["offset"], place["lag"]) == (0, 2, 1)

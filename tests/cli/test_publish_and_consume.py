@@ -65,6 +65,17 @@ def test_json_output_of_consume_can_be_published_again_unchanged(linn, quick, st
     assert messages[2]["value"] is None
 
 
+def test_messages_that_are_published_with_a_ttl_expire(quick, request: pytest.FixtureRequest) -> None:
+    name = request.node.name
+    quick("topics", "create", name)
+    quick("publish", name, "for ever")
+    quick("publish", name, "for a moment", "--ttl", "1ms")
+    assert consumed(quick, name) == ["for ever"]
+    quick("topics", "alter", name, "ttl=1ms")
+    quick("publish", name, "too late")
+    assert consumed(quick, name) == []
+
+
 @pytest.mark.parametrize(
     ("line", "said"),
     [

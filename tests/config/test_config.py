@@ -224,6 +224,7 @@ def test_references_to_a_wrong_table_are_not_reported_as_well(kinds: PluginManag
 
 WARNED = [
     ("[topics.a]\nretention = '1d'", "topics.a.retention", 'has no effect while kind is "queue"'),
+    ("[topics.a]\nkind = 'stream'\nttl = '1d'", "topics.a.ttl", 'has no effect while kind is "stream"'),
     ("[topics.a]\noverflow = 'reject'", "topics.a.overflow", "has no effect without bytes_max or records_max"),
     ("[topics.a]\nmax_deliveries = 5", "topics.a.max_deliveries", "is dropped after 5 attempts"),
     (
