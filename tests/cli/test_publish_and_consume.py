@@ -498,6 +498,13 @@ def test_browsing_a_queue_shows_unsettled_records_and_leaves_them(quick) -> None
     assert quick("consume", "shelf", "--no-follow").stdout == "b\nc\nd\n"
 
 
+def test_messages_of_a_higher_priority_are_consumed_first(quick) -> None:
+    quick("topics", "create", "wards", "order=priority")
+    for value, priority in (("cough", "0"), ("heart", "9"), ("leg", "4")):
+        quick("publish", "wards", value, "--priority", priority)
+    assert quick("consume", "wards", "--no-follow").stdout == "heart\nleg\ncough\n"
+
+
 OUT_OF_ORDER = """
 import sys
 import trio, linn

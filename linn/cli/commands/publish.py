@@ -73,6 +73,16 @@ Ttl = Annotated[
         help="Time to live, such as 30s: a message that no consumer takes in this time expires. For queues.",
     ),
 ]
+Priority = Annotated[
+    int,
+    typer.Option(
+        "--priority",
+        min=0,
+        max=255,
+        metavar="LEVEL",
+        help='Priority of the messages, from 0 to 255; a queue with order = "priority" delivers higher ones first.',
+    ),
+]
 File = Annotated[
     list[Path] | None,
     typer.Option(
@@ -108,6 +118,7 @@ def publish(
     mandatory: Mandatory = False,
     acks: AcksOption = "all",
     ttl: Ttl = None,
+    priority: Priority = 0,
     file: File = None,
     form: Input = "lines",
     count: CountMax = None,
@@ -146,6 +157,7 @@ def publish(
     to_exchange = exchange is not None
     publication = Publication(target, to_exchange=to_exchange, mandatory=mandatory, rate_per_s=rate_per_s)
     publication.acks = "leader" if acks == "leader" else "all"
+    publication.priority = priority
     publication.ttl_ms = 0 if ttl is None else typed_value.duration_ms(ttl, "--ttl")
     publication.run(url, source, as_json=as_json)
 
@@ -158,6 +170,8 @@ class Publication:
         from linn.client.produce.receipt import BulkReceipt
 
         self.acks: AcksName = "all"
+        self.priority = 0
+        """Priority of all messages."""
         self.ttl_ms = 0
         """Time to live of all messages; 0: they have none."""
         self._target = target
@@ -217,6 +231,7 @@ class Publication:
             routing_keys=first.routing_key if alike else [message.routing_key for message in messages],
             labels=first.labels if alike else [message.labels for message in messages],
             headers=[message.headers for message in messages] if any(m.headers for m in messages) else None,
+            priority=self.priority,
             ttl_ms=self.ttl_ms,
             mandatory=self._mandatory,
         )
