@@ -96,16 +96,26 @@ async def test_an_unused_queue_ends_with_its_last_consumer_and_not_before_the_fi
 
 @simulated
 async def test_a_broker_that_stops_deletes_nothing_because_its_consumers_leave(env: SimEnv) -> None:
-    async with broker_on(env, UNUSED):
-        client = await connected(env)
-        await client.publish("t", ["a"])
-        await client.call(m.Subscribe("t", credit=1))
-        assert values((await client.delivery()).batches) == ["a"]
+    async with trio.open_nursery() as nursery:
+        async with broker_on(env, UNUSED):
+            client = await connected(env)
+            await client.publish("t", ["a"])
+            await client.call(m.Subscribe("t", credit=1))
+            assert values((await client.delivery()).batches) == ["a"]
+            nursery.start_soon(_leave_when_asked, client)
     env.disk.kill()
     env = env.restart()
     async with broker_on(env, UNUSED):
         client = await connected(env)
         assert await client.fetch("t") == ["a"]
+
+
+async def _leave_when_asked(client: RawClient) -> None:
+    while not isinstance((await client.push()).message, m.Goodbye):
+        pass
+    await client.call(m.Unsubscribe(1))
+    await trio.sleep(0.5)
+    await client.stream.aclose()
 
 
 @served(EXPIRING + '[topics.s]\ndead_letter = "t"\n')
