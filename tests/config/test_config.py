@@ -226,6 +226,9 @@ WARNED = [
     ("[topics.a]\nretention = '1d'", "topics.a.retention", 'has no effect while kind is "queue"'),
     ("[topics.a]\nkind = 'stream'\nttl = '1d'", "topics.a.ttl", 'has no effect while kind is "stream"'),
     ("[topics.a]\noverflow = 'reject'", "topics.a.overflow", "has no effect without bytes_max or records_max"),
+    ("[topics.a]\norder_window = 9", "topics.a.order_window", 'has no effect while order is "fifo"'),
+    ("[topics.a]\nlevels = 5", "topics.a.levels", 'has no effect while order is "fifo"'),
+    ("[topics.a]\norder_by = 'label.a'", "topics.a.order_by", 'has no effect while order is "fifo"'),
     ("[topics.a]\nmax_deliveries = 5", "topics.a.max_deliveries", "is dropped after 5 attempts"),
     (
         "[topics.a]\ndead_letter = 'b'\nmax_deliveries = 'unlimited'\n[topics.b]",
