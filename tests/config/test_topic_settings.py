@@ -8,11 +8,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from linn.core.batch.steps import run_steps
-from linn.core.config.decoder import decode_settings, encode_settings
+from linn.core.config.decoder import decode_settings, encode_settings, fields_of, rest_of
 from linn.core.config.problem import Problems
 from linn.core.config.tables import BrokerSettings
 from linn.core.config.topic_checks import Surroundings, decode_topic
 from linn.core.config.topic_settings import (
+    NEW_KEYS,
     BindingSettings,
     TopicSettings,
     changed_keys,
@@ -164,3 +165,12 @@ def test_live_keys_change_in_place_and_are_named() -> None:
 def test_fixed_keys_say_that_they_are(new: TopicSettings, key: str) -> None:
     with pytest.raises(ConfigNotLive, match=f"^{key} can't change while the topic exists"):
         changed_keys(TopicSettings(partitions=2), new)
+
+
+KEYS_BEFORE = ["kind", "partitions", "partitioner", "storage", "delivery", "replicas", "min_in_sync", "retention", "retention_bytes", "max_deliveries", "dead_letter", "lease", "redelivery_delay", "redelivery_delay_max", "redelivery_backoff", "message_bytes_max", "bytes_max", "overflow", "interceptors", "bindings"]
+"""Keys that brokers of the version before know."""
+
+
+def test_a_key_that_brokers_of_the_version_before_do_not_know_is_stored_only_where_it_is_set() -> None:
+    keys = [field.encode_name for field in fields_of(TopicSettings) if field is not rest_of(TopicSettings)]
+    assert [key for key in keys if key not in KEYS_BEFORE] == list(NEW_KEYS)

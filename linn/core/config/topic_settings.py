@@ -290,7 +290,21 @@ FROM_DELIVERY = ("max_deliveries", "lease_ms", "redelivery_delay_ms", "redeliver
 """Settings that a topic takes from the same field of its delivery's settings unless it sets them itself."""
 
 
-NEW_KEYS = ("records_max", "dedup")
+NEW_KEYS = (
+    "ttl",
+    "dead_letter_exchange",
+    "dead_letter_key",
+    "consumers",
+    "expires",
+    "delete_when",
+    "lifetime",
+    "records_max",
+    "order",
+    "order_by",
+    "levels",
+    "order_window",
+    "dedup",
+)
 """Keys that brokers of the version before do not know. They are stored only where they are set, so that these brokers
 can read all other topics.
 """
