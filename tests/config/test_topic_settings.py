@@ -167,7 +167,28 @@ def test_fixed_keys_say_that_they_are(new: TopicSettings, key: str) -> None:
         changed_keys(TopicSettings(partitions=2), new)
 
 
-KEYS_BEFORE = ["kind", "partitions", "partitioner", "storage", "delivery", "replicas", "min_in_sync", "retention", "retention_bytes", "max_deliveries", "dead_letter", "lease", "redelivery_delay", "redelivery_delay_max", "redelivery_backoff", "message_bytes_max", "bytes_max", "overflow", "interceptors", "bindings"]
+KEYS_BEFORE = [
+    "kind",
+    "partitions",
+    "partitioner",
+    "storage",
+    "delivery",
+    "replicas",
+    "min_in_sync",
+    "retention",
+    "retention_bytes",
+    "max_deliveries",
+    "dead_letter",
+    "lease",
+    "redelivery_delay",
+    "redelivery_delay_max",
+    "redelivery_backoff",
+    "message_bytes_max",
+    "bytes_max",
+    "overflow",
+    "interceptors",
+    "bindings",
+]
 """Keys that brokers of the version before know."""
 
 
