@@ -296,6 +296,33 @@ async def test_a_live_topic_keeps_settings_that_a_file_adopting_it_does_not_name
 
 
 @simulated
+async def test_each_setting_of_a_live_queue_is_there_after_a_restart(env: SimEnv) -> None:
+    settings = {
+        "ttl": "1h",
+        "dead_letter_exchange": "graves",
+        "dead_letter_key": "jobs",
+        "consumers": "one",
+        "expires": "2h",
+        "delete_when": "unused",
+        "records_max": 7,
+        "order": "fair",
+        "order_by": "label.tenant",
+        "order_window": 8,
+        "dedup": "5m",
+    }
+    async with broker_on(env, ALWAYS):
+        client = await connected(env)
+        await client.administer("exchange.create", name="graves", settings={"type": "fanout"})
+        await client.administer("topic.create", name="jobs", settings=settings)
+        await client.administer("topic.create", name="wards", settings={"order": "priority", "levels": 3})
+    async with broker_on(env, ALWAYS):
+        client = await connected(env)
+        shown = (await client.administer("topic.show", name="jobs"))["settings"]
+        assert {key: shown[key] for key in settings} == settings
+        assert (await client.administer("topic.show", name="wards"))["settings"]["levels"] == 3
+
+
+@simulated
 async def test_null_takes_a_live_setting_back(env: SimEnv) -> None:
     async with broker_on(env, "[topics.t]\n"):
         client = await connected(env)

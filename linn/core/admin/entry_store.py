@@ -95,7 +95,7 @@ class EntryStore:
         if before != settings.bindings:
             encoded = await self._long_work.run(encode_each(settings.bindings), immediate=True)
         table = {**encode_without_bindings(settings), "bindings": encoded}
-        return {key: value for key, value in table.items() if key not in NEW_KEYS or value != _DEFAULTS[key]}
+        return {key: value for key, value in table.items() if key not in NEW_KEYS or value != _DEFAULTS.get(key)}
 
 
 def stored_topic(
