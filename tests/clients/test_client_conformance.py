@@ -280,7 +280,9 @@ def test_no_more_is_delivered_than_the_credit(
     assert {*values_of(held), *values_of(rest)} == {b"%d" % n for n in range(10)}
     for record in held:
         settle(connected, subscription, "ack", record)
-    assert len(take(connected, subscription, 2)) == 2
+    for _ in range(2):  # One at a time, if the other client was lost with them.
+        (record,) = take(connected, subscription, 1)
+        settle(connected, subscription, "ack", record)
 
 
 def test_a_clients_leases_are_returned_when_it_leaves(
