@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from broker_mutations import BROKER_MUTATIONS
+from cluster_mutations import CLUSTER_MUTATIONS
 from producer_mutations import PRODUCER_MUTATIONS
 from queue_mutations import QUEUE_MUTATIONS
 from replication_mutations import REPLICATION_MUTATIONS
@@ -18,4 +19,5 @@ ALL = (
     *TWO_PHASE_MUTATIONS,
     *TRANSACTION_MUTATIONS,
     *REPLICATION_MUTATIONS,
+    *CLUSTER_MUTATIONS,
 )

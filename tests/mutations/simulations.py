@@ -92,9 +92,9 @@ def _ordered(order: str) -> Run:
     return lambda seed: walks.walk(seed, order=order)
 
 
-def _over_brokers() -> Run:
+def _over_brokers(module: str) -> Run:
     _module("broker", "raw_client")  # Clients of clusters are made of it.
-    return _run_of("cluster", "transactions_over_brokers_run", "run_seed")
+    return _run_of("cluster", module, "run_seed")
 
 
 SIMULATIONS: dict[str, Callable[[], Run]] = {
@@ -103,7 +103,8 @@ SIMULATIONS: dict[str, Callable[[], Run]] = {
     "keys": partial(_ordered, "key"),
     "log lives": _log_lives,
     "priorities": partial(_ordered, "priority"),
-    "transactions over brokers": _over_brokers,
+    "transactions over brokers": partial(_over_brokers, "transactions_over_brokers_run"),
+    "leaders": partial(_over_brokers, "leaders_run"),
     "replica lives": _replica_lives,
     "thinned lives": _thinned_lives,
     "subscription in two phases": _two_phases,
