@@ -21,9 +21,9 @@ def asked(monkeypatch: pytest.MonkeyPatch) -> list[int]:
     places: list[int] = []
     acquire = PartitionQueue.acquire
 
-    def noted(self: PartitionQueue, consumer: int, records_max: int) -> Lease | None:
+    def noted(self: PartitionQueue, consumer: int, records_max: int, *, skips_lost: bool) -> Lease | None:
         places.append(self.partition.id.index)
-        return acquire(self, consumer, records_max)
+        return acquire(self, consumer, records_max, skips_lost=skips_lost)
 
     monkeypatch.setattr(PartitionQueue, "acquire", noted)
     return places
@@ -34,10 +34,10 @@ def broken(monkeypatch: pytest.MonkeyPatch) -> int:
     """A partition whose handovers can't be written, however often somebody asks."""
     acquire = PartitionQueue.acquire
 
-    def refused(self: PartitionQueue, consumer: int, records_max: int) -> Lease | None:
+    def refused(self: PartitionQueue, consumer: int, records_max: int, *, skips_lost: bool) -> Lease | None:
         if self.partition.id.index == 0:
             raise StorageError("the disk takes nothing")
-        return acquire(self, consumer, records_max)
+        return acquire(self, consumer, records_max, skips_lost=skips_lost)
 
     monkeypatch.setattr(PartitionQueue, "acquire", refused)
     return 0

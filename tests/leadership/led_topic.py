@@ -14,6 +14,7 @@ from linn.core.delivery.settlement import Settlement, SettleOutcome
 from linn.core.delivery.vocabulary import Verdict
 from linn.core.env.env import Env
 from linn.core.errors.replication import NotLeader
+from linn.core.errors.tree import ProducerDuplicate
 from linn.core.log.partition import Partition
 from linn.core.log.producers import numbers_of
 from linn.core.log.state_log import StateLog
@@ -145,9 +146,13 @@ class LedTopic:
 
     async def _carry(self, batch: RecordBatch) -> None:
         target, numbers = self.partitions[DEAD], numbers_of(batch)
-        known = target.find(numbers, batch.count)
-        offset = target.append_numbered(batch, numbers) if known is None else known
-        await target.committed.wait(offset + batch.count)
+        try:
+            known = target.find(numbers, batch.count)
+        except ProducerDuplicate:  # A part of the step was settled before: it is stored, as in `publish.plan`.
+            known = 0
+        if known is None:
+            target.append_numbered(batch, numbers)
+        await target.committed.wait(target.log.bounds()[1])
 
     async def open_queue(self, semantics: DeliverySemantics | None = None) -> PartitionQueue:
         """Open the queue, as a new leader does."""

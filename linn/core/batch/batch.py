@@ -382,7 +382,8 @@ class RecordBatch:
         """Whether the batch has a column of delays or TTLs; of most batches the size of the message's root tells."""
         if self.message[_ROOT_SIZE_AT:DATA_AT] == _PLAIN_ROOT_SIZE:
             return False
-        return self._fields[DELAYS_MS] is not None or self._fields[TTLS_MS] is not None
+        fields = self._fields
+        return fields[DELAYS_MS] is not None or fields[TTLS_MS] is not None
 
     @property
     def raw_fields(self) -> Sequence[memoryview | None]:

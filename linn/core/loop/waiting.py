@@ -124,10 +124,11 @@ class RankedSignal:
         """Claim all work before lower ranks, until `unclaim`."""
         self._enter(rank).claims += 1
 
-    def unclaim(self, rank: int) -> None:
-        """End a claim."""
+    def unclaim(self, rank: int) -> bool:
+        """End a claim; returns whether tasks of a lower rank are there, which gave way to it."""
         self._by_rank[rank].claims -= 1
         self._leave(rank)
+        return bool(self._ranks) and self._ranks[0] < rank
 
     async def wait(self, rank: int, event: trio.Event) -> None:
         """Wait until a new event is set, by `notify` or by another caller. Cancellation passes the wake-up on."""

@@ -142,10 +142,8 @@ class QueueConsumer:
         self._wants, queue = wants, self._queue
         if wants:
             queue.ready.claim(self.priority)
-        else:
-            queue.ready.unclaim(self.priority)
-            if queue.listed:
-                queue.ready.notify()
+        elif queue.ready.unclaim(self.priority) and queue.listed:
+            queue.ready.notify()
 
     @property
     def ended(self) -> bool:

@@ -9,7 +9,7 @@ from linn.core.batch.builder import with_key_hashes
 from linn.core.errors.tree import BatchError, FeatureUnsupported
 from linn.core.routing.budget import PublishBudget
 
-_SERVED_BY_FEW = (PRIORITIES, DELAYS_MS, TTLS_MS)
+SERVED_BY_FEW = (PRIORITIES, DELAYS_MS, TTLS_MS)
 """Columns with wishes that not every topic serves."""
 
 
@@ -19,8 +19,6 @@ def check_served(batch: RecordBatch, topic: str, *, is_queue: bool, has_order: b
 
     Raises FeatureUnsupported, with the indexes of the messages.
     """
-    if batch.is_plain or not any(map(batch.raw_fields.__getitem__, _SERVED_BY_FEW)):
-        return
     asked = {"delays": batch.delays_ms}
     if not is_queue:
         asked["TTLs"] = batch.ttls_ms

@@ -33,7 +33,7 @@ from linn.core.groups.coordinator import GroupCoordinator, Stream
 from linn.core.groups.reader import StreamReader
 from linn.core.groups.topic_positions import groups_log
 from linn.core.log.partition import Partition
-from linn.core.log.producers import Numbered, is_internal
+from linn.core.log.producers import Numbered
 from linn.core.log.state_log import StateLog
 from linn.core.log.storage import PartitionId, StorageEngine
 from linn.core.log.storage_stats import StorageStats
@@ -52,7 +52,7 @@ from linn.core.topics.deletion import TopicDeletion
 from linn.core.topics.message_limit import check_steps
 from linn.core.topics.retired_subscriptions import RetiredSubscriptions
 from linn.core.topics.room import Room
-from linn.core.topics.served_columns import add_key_hashes, check_served
+from linn.core.topics.served_columns import SERVED_BY_FEW, add_key_hashes, check_served
 from linn.core.topics.shared_entry import OWN_QUEUE, SharedEntry, state_topic
 from linn.core.topics.topic_logs import TopicLogs
 from linn.core.topics.topic_use import TopicUse
@@ -426,14 +426,15 @@ class Topic:
                 numbers = batch.producer_id, batch.producer_epoch, batch.first_sequence
                 left.number(*numbers, batch.attributes, batch.transaction)
             batch = left
-        if is_internal(batch.producer_id):
+        if batch.producer_id < 0:  # `is_internal`, spelled here to save a call per batch.
             return batch
         limit = self.settings.message_bytes_max
         if limit is not None and (batch.body_bytes > limit or batch.format):
             run_steps(check_steps(batch, limit, budget))
         if batch.attributes & ~(SCATTERED | TRANSACTIONAL):
             raise BatchMalformed("only a broker writes the markers of transactions")
-        check_served(batch, self.name, is_queue=self.queue is not None, has_order=self.order is not None)
+        if not batch.is_plain and any(map(batch.raw_fields.__getitem__, SERVED_BY_FEW)):
+            check_served(batch, self.name, is_queue=self.queue is not None, has_order=self.order is not None)
         if self.order is not None and self.order.needs_key_hashes:
             return add_key_hashes(batch, budget)
         return batch

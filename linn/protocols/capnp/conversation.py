@@ -451,7 +451,7 @@ class Conversation:
             or self._subscribing.is_settling
             or self._publishing.is_full()
             or self._administering.is_full()
-            or self._receiving.is_full()
+            or (self._receiving.waiting_bytes and self._receiving.is_full())
             or self._reservation.waits
         )
 

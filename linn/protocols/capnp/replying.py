@@ -14,17 +14,17 @@ from linn.wire.connection import Event, frames_to
 class Replying:
     """The replies that one connection sends."""
 
-    __slots__ = ("_memory", "_responder", "_waiting_bytes")
+    __slots__ = ("_memory", "_responder", "waiting_bytes")
 
     def __init__(self, responder: Responder) -> None:
         self._responder = responder
         self._memory = responder.gateway.memory.received
-        self._waiting_bytes = 0
+        self.waiting_bytes = 0
         """Bytes of replies that wait for another broker."""
 
     def is_full(self) -> bool:
         """Whether so many bytes wait for other brokers that no more should be read; few, if memory is short."""
-        waiting = self._waiting_bytes
+        waiting = self.waiting_bytes
         return waiting >= self._responder.settings.connection_bytes_max or (
             waiting > RESERVE_BYTES and self._memory.is_over
         )
@@ -46,14 +46,14 @@ class Replying:
             return
 
         size = batch.size
-        self._waiting_bytes += size
+        self.waiting_bytes += size
         self._memory.used_bytes += size
 
         async def work() -> None:
             try:
                 await inbox.reply_elsewhere(node, asked.to, batch)
             finally:
-                self._waiting_bytes -= size
+                self.waiting_bytes -= size
                 self._memory.give_back(size)
             responder.reply(event.correlation, m.Done())
 
