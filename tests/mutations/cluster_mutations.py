@@ -7,8 +7,7 @@ from mutation import Mutation
 CLUSTER_MUTATIONS = (
     Mutation(
         name="a reader goes on in the epoch of its subscription",
-        breaks="A reader goes on in the epoch of the last records that it has read: a leader that was elected again has "
-        "lost none of them.",
+        breaks="A reader goes on in the epoch of the last records that it read: a leader elected again has them.",
         guarantee="What several brokers promise",
         module="linn.client.consume.subscription",
         original="self._epochs[partition] = batches[-1].leader_epoch",

@@ -12,6 +12,7 @@ import pytest
 HERE = Path(__file__).parent
 SESSION, PUBLISHER = "linn.core.gateway.session", "linn.core.publish.publisher"
 ADMINISTRATION = "linn.core.admin.administration"
+TRANSACTIONS = "linn.core.gateway.session_transactions"
 RIGHTS = ("test_rights.py", "test_users.py", "test_access.py")
 SCRAM, PLAIN = "linn.core.security.sasl.scram", "linn.core.security.sasl.plain"
 POLICY, DRIVERS = "linn.core.security.policy", "test_driver_logins.py"
@@ -38,8 +39,12 @@ HOLES = [
     (SESSION, "needs.append(Need(CONFIGURE, TOPIC, request.topic))", "made_by_using"),
     (SESSION, "self._access.check_any([consume] if where else [consume, browse])", "Fetch"),
     (SESSION, "self._access.check(BROWSE, TOPIC, name)", "Fetch"),
-    (SESSION, "await self.decided(lambda: self._access.check(USE, TRANSACTION, name))", "OpenTransactions"),
-    (SESSION, "self._access.check_all([Need(USE, TRANSACTION, name)])", "transaction_can_only"),
+    (
+        TRANSACTIONS,
+        "await self._access.decided(lambda: self._access.check(USE, TRANSACTION, name))",
+        "OpenTransactions",
+    ),
+    (TRANSACTIONS, "self._access.check_all([Need(USE, TRANSACTION, name)])", "transaction_can_only"),
     (SESSION, "consumer.end(error)", "lost_right_ends"),
     (PUBLISHER, "access.check(CONFIGURE, TOPIC, request.target)", "made_by_using"),
     (PUBLISHER, "access.check(PUBLISH, EXCHANGE if request.to_exchange else TOPIC, request.target)", "Publish"),
