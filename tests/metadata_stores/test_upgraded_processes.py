@@ -13,6 +13,7 @@ import subprocess
 import sys
 import tarfile
 import time
+import tomllib
 from collections.abc import Iterator
 from contextlib import ExitStack
 from pathlib import Path
@@ -38,7 +39,7 @@ COMMAND_S = 60.0
 @pytest.fixture(scope="module")
 def earlier(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The earlier version; skips the test where the history is not at hand."""
-    command = ["git", "-C", str(ROOT), "archive", EARLIER, "linn", "schema"]
+    command = ["git", "-C", str(ROOT), "archive", EARLIER, "linn", "schema", "pyproject.toml"]
     try:
         done = subprocess.run(command, capture_output=True, timeout=COMMAND_S, check=True)
     except (OSError, subprocess.CalledProcessError):
@@ -46,7 +47,18 @@ def earlier(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("earlier")
     with tarfile.open(fileobj=io.BytesIO(done.stdout)) as archive:
         archive.extractall(folder, filter="data")
+    _name_plugins(folder)
     return folder
+
+
+def _name_plugins(folder: Path) -> None:
+    """Write what an installation says of its plugins: those of this version have others."""
+    project = tomllib.loads((folder / "pyproject.toml").read_text(encoding="utf-8"))["project"]
+    about = folder / f"linn-{project['version']}.dist-info"
+    about.mkdir()
+    (about / "METADATA").write_text(f"Metadata-Version: 2.1\nName: linn\nVersion: {project['version']}\n")
+    lines = [f"{name} = {module}" for name, module in project["entry-points"]["linn"].items()]
+    (about / "entry_points.txt").write_text("\n".join(["[linn]", *lines, ""]))
 
 
 class Installations:
