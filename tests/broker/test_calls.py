@@ -20,8 +20,8 @@ from linn.core.plugins.manager import built_in
 from linn.wire import messages as m
 
 PUBLISH_CALLS_MAX = 92
-ROUTED_CALLS_MAX = 114
-ACK_CALLS_MAX = 119
+ROUTED_CALLS_MAX = 112
+ACK_CALLS_MAX = 118
 HERE = str(Path(linn.__file__).parent)
 NOT_THE_BROKER = str(Path(HERE) / "testing")
 CONFIG = """

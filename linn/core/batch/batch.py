@@ -382,13 +382,13 @@ class RecordBatch:
         """Whether the batch has a column of delays or TTLs; of most batches the size of the message's root tells."""
         if self.message[_ROOT_SIZE_AT:DATA_AT] == _PLAIN_ROOT_SIZE:
             return False
-        fields = self._fields
+        fields = self._views or self._fields  # Most often they are decoded: a call less.
         return fields[DELAYS_MS] is not None or fields[TTLS_MS] is not None
 
     @property
     def raw_fields(self) -> Sequence[memoryview | None]:
         """The Data fields in schema order, as views of the message."""
-        return self._fields
+        return self._views or self._fields
 
     def pairs(self) -> list[Pair]:
         """The distinct pairs, decoded; one empty pair if there are none. Raises BatchMalformed."""

@@ -102,6 +102,8 @@ class Partition(ReadablePartition):
     """Times of the first and the last failed append, since an append last succeeded."""
     _on_appended: Callable[[], None] | None = None
     """Called after an append of a leader that is not durable yet."""
+    may_be_timed = True
+    """Whether batches may have delays or TTLs. A state log's never have."""
     on_timed: Callable[[RecordBatch], None] | None = None
     """Called with each appended batch whose records have TTLs or delays."""
 
@@ -215,7 +217,7 @@ class Partition(ReadablePartition):
         """
         if not self.leads:
             raise self.not_leader()
-        is_timed = not batch.is_plain and batch.is_timed  # Asked before the log owns the batch.
+        is_timed = self.may_be_timed and not batch.is_plain and batch.is_timed  # Asked before the log owns the batch.
         try:
             base_offset = self.log.append(batch, self.leader_epoch)
         except StorageError:

@@ -40,6 +40,7 @@ class StateLog:
 
     def __init__(self, partition: Partition, clock: Clock) -> None:
         self.partition = partition
+        partition.may_be_timed = False
         self.clock = clock
         self.committed = partition.committed
         """The mark that answers wait for. It fails when this broker loses the log, and a later leadership has another.
