@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import struct
-
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -105,6 +103,8 @@ def test_any_bytes_are_events_or_corrupt(data):
     "row",
     [
         "00",  # no such kind
+        "06",
+        "0600000000000000 0400000000000000 0500000000000000",
         "0b",
         EXPLAINED,  # by nothing: the record has no table
         "0300000000000000 0500000000000000 0500000000000000",  # an empty range
@@ -327,14 +327,6 @@ def test_the_buffer_joins_adjacent_events_and_puts_settled_offsets_last():
     buffer.settled.add(3, 4)
     assert buffer.take() == [Returned(0, 2, 2, 5), Died(2, 3, 1, DeadReason.EXPIRED), Settled(3, 5)]
     assert not buffer
-
-
-def test_intents_of_an_earlier_version_are_ignored():
-    row = struct.pack("<BBHIqqq", 6, 0, 0, 2, 0, 3, 77)
-    settled = encode_events([Settled(5, 6)])[1:]
-    assert decode_events(b"\1" + row + settled) == [Settled(5, 6)]
-    run = struct.pack("<qqBBHIqqIq", 0, 9, 6, 0, 0, 1, 0, 3, 2, 77)
-    assert decode_events(b"\2" + run) == [Snapshot(0, 9, ())]
 
 
 def test_settled_dead_letters_leave_no_intent_behind():

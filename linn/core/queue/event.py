@@ -45,8 +45,6 @@ TEXTS_VERSION: Final = 4
 OFFSET_MAX: Final = 2**63 - 1
 ATTEMPTS_MAX: Final = 2**31 - 1
 """Limit at which attempts stop being counted: a client that nacks in a loop for days overflows no row."""
-EARLIER_INTENT: Final = 6
-"""The kind of intents that an earlier version wrote, which are ignored: their copies are made again."""
 LOST: Final = 1 << 31
 """A flag beside the attempts of records that came back because their consumer was lost."""
 DELIVERY_ID_MAX: Final = 2**62
@@ -217,7 +215,6 @@ _COLUMNS: Final = {
     Settled.kind: Columns(),
     Returned.kind: Columns(numbers=True, arguments=True),
     Died.kind: Columns(numbers=True, reasons=True),
-    EARLIER_INTENT: Columns(numbers=True, arguments=True),
     Decided.kind: Columns(numbers=True, arguments=True, holders=True),
     Explained.kind: Columns(texts=True),
     Intended.kind: Columns(numbers=True, arguments=True),
@@ -354,7 +351,6 @@ def _decode_rest(view: memoryview, items: Items) -> list[SubscriptionEvent]:
     """Decode what follows a record's tables. Raises LogCorrupt."""
     if view and view[0] == SNAPSHOT_VERSION:
         snapshot = decode_snapshot(view[1:], _COLUMNS, items)
-        snapshot = replace(snapshot, runs=tuple([run for run in snapshot.runs if run.kind != EARLIER_INTENT]))
         if not _is_sound_start(snapshot) or not all(map(_is_sound, snapshot.runs)):
             raise LogCorrupt("a snapshot of a subscription has values that no broker can have written")
         return [snapshot]
@@ -367,8 +363,7 @@ def _decode_rest(view: memoryview, items: Items) -> list[SubscriptionEvent]:
     position = 0
     for kind, same in groupby(bytes(rows[:: _ROW.size])):
         end = position + _ROW.size * len(list(same))
-        if kind != EARLIER_INTENT:
-            events += _decode_rows(kind, list(_ROW.iter_unpack(rows[position:end])), items)
+        events += _decode_rows(kind, list(_ROW.iter_unpack(rows[position:end])), items)
         position = end
     return events
 
