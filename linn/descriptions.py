@@ -222,6 +222,12 @@ class QueueDescription(RecordStates):
     """The name of the shared subscription; "": the topic's queue."""
     unsettled: int
     damaged: int
+    oldest_ready_s: float
+    """Age of the oldest ready record, since it was stored; 0: none is ready."""
+    missed: int
+    """Records that retention or overflow removed before they were settled, since the broker leads the topic."""
+    expired: int
+    """Records whose TTL was over before a consumer took them, since then."""
     consumers: int
 
 

@@ -195,6 +195,9 @@ async def test_a_queue_is_shown_by_state_partition_and_consumer(client: RawClien
         "delayed": 0,
         "dead": 0,
         "damaged": 0,
+        "oldest_ready_s": listed["oldest_ready_s"],
+        "missed": 0,
+        "expired": 0,
         "consumers": 0,
     }
     assert await _refusal(client, "subscription.show", topic="s") == "delivery.wrong_kind"

@@ -219,7 +219,7 @@ def test_no_word_of_a_head_is_broken(
 
 def test_usual_names_and_numbers_are_whole_on_a_narrow_terminal(capsys: pytest.CaptureFixture[str]) -> None:
     names, number = ("thumbnails-of-photos", "delays-dead"), 580_301
-    counts = dict.fromkeys(("unsettled", *STATES, "consumers"), number)
+    counts = dict.fromkeys(("unsettled", *STATES, "oldest_ready_s", "missed", "expired", "consumers"), number)
     console.cache_clear()
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("COLUMNS", str(COLUMNS))

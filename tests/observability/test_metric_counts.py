@@ -19,11 +19,14 @@ from raw_client import (
     simulated,
 )
 
+from linn.core.batch.batch import RecordBatch
 from linn.core.broker.broker import Broker
+from linn.core.errors.tree import LogCorrupt
 from linn.core.loop.fair_turns import FIRST_TOGETHER, TurnSlot
 from linn.core.loop.histogram import Histogram
 from linn.core.metrics import report as metric_report
 from linn.core.publish.publisher import BATCH_BYTES, WAITING_BYTES
+from linn.core.queue.dispatch_order import INDEX_RECORD_BYTES
 from linn.testing.sim_env import SimEnv
 from linn.wire import messages as m
 
@@ -89,6 +92,64 @@ async def test_a_queue_in_numbers(env: SimEnv, broker: Broker) -> None:
     assert queue() == {"ready": 0, "leased": 0, "delayed": 0, "dead": 0, "unsettled": 0}
     assert value(broker, "linn_topic_delivered_records_total", "t") == 6
     assert "dead" not in {topic for topic, _ in samples(broker, "linn_queue_unsettled_records")}
+
+
+async def oldest_ready_s(broker: Broker, topic: str = "t") -> float:
+    await broker.metrics.measure()
+    return float(value(broker, "linn_queue_oldest_ready_seconds", topic, ""))
+
+
+@pytest.mark.parametrize("order", ["fifo", "priority"])
+@simulated
+async def test_the_age_of_the_oldest_ready_record_counts_from_its_append(env: SimEnv, order: str) -> None:
+    async with broker_on(env, f'[topics.t]\nlease = "1h"\norder = "{order}"\n') as broker:
+        client = await connected(env)
+        assert await oldest_ready_s(broker) == 0
+        for number in range(3):  # The oldest is the least important one.
+            priority = number * (order == "priority")
+            await client.call(m.Publish("t"), [records([str(number)] * 2, priority=priority)])
+            await trio.sleep(10)
+        assert await oldest_ready_s(broker) == pytest.approx(30, abs=0.1)
+        subscription = (await client.call(m.Subscribe("t"))).subscription
+        one = await client.pull(subscription, 1)
+        assert await oldest_ready_s(broker) == pytest.approx(30, abs=0.1), "the other one of its batch, or older ones"
+        rest = [await client.pull(subscription, 1) for _ in range(3 if order == "fifo" else 5)]
+        assert await oldest_ready_s(broker) == pytest.approx(10 * (order == "fifo"), abs=0.1), "leased ones don't count"
+        (listed,) = await client.administer("subscription.list")
+        assert listed["oldest_ready_s"] == pytest.approx(10 * (order == "fifo"), abs=0.1)
+        assert await client.settle(subscription, one, m.Verdict.NACK) == []
+        assert await oldest_ready_s(broker) == pytest.approx(30 if order == "fifo" else 10, abs=0.1), "it is back"
+        assert rest
+    await trio.sleep(60)
+    async with broker_on(env, f'[topics.t]\nlease = "1h"\norder = "{order}"\n') as broker:
+        assert await oldest_ready_s(broker) == pytest.approx(90, abs=5), "its age survives a restart"
+
+
+@served("[topics.t]\n")
+async def test_a_damaged_record_has_no_age_and_keeps_no_metric_from_being_read(
+    env: SimEnv, broker: Broker, client: RawClient
+) -> None:
+    await client.publish("t", ["a"])
+    await trio.sleep(5)
+
+    async def lose(offset: int, bytes_max: int) -> list[RecordBatch]:
+        raise LogCorrupt(f"no batch holds offset {offset}")
+
+    broker.topics["t"].partitions[0].log.read = lose  # type: ignore[method-assign, assignment]
+    assert await oldest_ready_s(broker) == 0
+
+
+@simulated
+async def test_the_window_of_an_order_is_seen(env: SimEnv) -> None:
+    async with broker_on(env, '[topics.t]\nlease = "1h"\norder = "key"\n[topics.plain]\n') as broker:
+        client = await connected(env)
+        for topic in ("t", "plain"):
+            await client.publish(topic, ["a", "b", "c"])
+        assert value(broker, "linn_queue_order_window_bytes", "t", "") == 3 * INDEX_RECORD_BYTES
+        assert value(broker, "linn_queue_order_window_bytes", "plain", "") == 0
+        subscription = (await client.call(m.Subscribe("t"))).subscription
+        await client.pull(subscription, 2)
+        assert value(broker, "linn_queue_order_window_bytes", "t", "") == INDEX_RECORD_BYTES
 
 
 @served(WORK)

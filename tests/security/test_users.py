@@ -252,11 +252,11 @@ async def test_an_error_behind_an_exchange_names_no_topic_that_the_publisher_may
 async def test_a_page_of_metrics_needs_the_right_to_see_the_broker(broker: Broker) -> None:
     session = broker.gateway.session(Principal("test"))
     with pytest.raises(Forbidden):
-        session.collect_metrics()
+        await session.collect_metrics()
     rights = Rights(broker)
     await rights.begin()
     await rights.are({"broker": ["see"]})
-    assert next(session.collect_metrics())
+    assert next(await session.collect_metrics())
 
 
 @served("[topics.q]\n")

@@ -26,11 +26,14 @@ def print_queues(queues: Sequence[Mapping[str, Any]], names: Mapping[str, str]) 
     rows = [
         [
             *(str(queue[name]) for name in names),
-            *(f"{queue[count]:,}" for count in ("unsettled", *STATES, "consumers")),
+            *(f"{queue[count]:,}" for count in ("unsettled", *STATES)),
+            f"{queue['oldest_ready_s']:,.1f}",
+            *(f"{queue[count]:,}" for count in ("missed", "expired", "consumers")),
         ]
         for queue in queues
     ]
-    print_table([*names.values(), number("unsettled"), *_STATE_COLUMNS, number("consumers")], rows)
+    ended = [wide(number(head)) for head in ("oldest ready (s)", "missed", "expired")]
+    print_table([*names.values(), number("unsettled"), *_STATE_COLUMNS, *ended, number("consumers")], rows)
 
 
 def print_queue(queue: Mapping[str, Any], title: str) -> None:

@@ -55,7 +55,8 @@ class SubscriptionAdministration:
         else:
             topics = self._catalog.topics
             chosen = [topics[name] for name in caller.access.visible(TOPIC, sorted(topics))]
-        return [_subscription_summary(queue) for topic in chosen for _, queue in sorted(topic.subscriptions.items())]
+        queues = [queue for topic in chosen for _, queue in sorted(topic.subscriptions.items())]
+        return [await _subscription_summary(queue) for queue in queues]
 
     async def show(self, asked: verbs.OfSubscription) -> QueueDetails:
         """One queue or named subscription, also by partition and by consumer."""
@@ -72,7 +73,7 @@ class SubscriptionAdministration:
             for consumer in queue.consumers.values()
         ]
         return {
-            **_subscription_summary(queue),
+            **await _subscription_summary(queue),
             "by_partition": [_partition_data(partition_queue) for partition_queue in queue.partition_queues],
             "by_consumer": consumers,
         }
@@ -197,7 +198,8 @@ def queue_of(topic: Topic, name: str) -> Queue:
     return topic.shared(name)
 
 
-def _subscription_summary(queue: Queue) -> QueueDescription:
+async def _subscription_summary(queue: Queue) -> QueueDescription:
+    await queue.find_oldest_ready()
     counts = [_counts(partition_queue) for partition_queue in queue.partition_queues]
     return {
         "topic": queue.topic,
@@ -210,6 +212,9 @@ def _subscription_summary(queue: Queue) -> QueueDescription:
         "delayed": sum(count["delayed"] for count in counts),
         "dead": sum(count["dead"] for count in counts),
         "damaged": sum(partition_queue.damage.ranges.count for partition_queue in queue.partition_queues),
+        "oldest_ready_s": queue.oldest_ready_s(queue.partition_queues[0].clock.now_ms()),
+        "missed": sum(partition_queue.missed_records for partition_queue in queue.partition_queues),
+        "expired": sum(partition_queue.expired_records for partition_queue in queue.partition_queues),
         "consumers": len(queue.consumers),
     }
 

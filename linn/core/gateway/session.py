@@ -180,9 +180,10 @@ class Session:
         said = settings.kind, settings.delivery or "", settings.partitioner
         return TopicBounds(name, *said, topic.id_halves, settings.message_bytes_max or 0, bounds, leader, max(epoch, 0))
 
-    def collect_metrics(self, *, per_connection: bool = True) -> Iterator[Family]:
+    async def collect_metrics(self, *, per_connection: bool = True) -> Iterator[Family]:
         """Iterate over all metrics; each is read when the iterator reaches it. Raises Forbidden."""
-        self._access.check(SEE, BROKER)
+        await self.decided(lambda: self._access.check(SEE, BROKER))
+        await self._rooms.metrics.measure()
         return self._rooms.metrics.collect(per_connection=per_connection)
 
     # --- publishing ---

@@ -6,7 +6,7 @@ ratios are computed on reading. A counter never decreases while its labels exist
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Awaitable, Callable, Iterable
 from dataclasses import dataclass
 from typing import Literal
 
@@ -32,3 +32,5 @@ class Metric:
     """Reads the samples. Synchronous; no I/O except calls that the operating system answers at once."""
     per_connection: bool = False
     """Whether it has samples per connection: many if there are many clients."""
+    measure: Callable[[MetricSource], Awaitable[None]] | None = None
+    """Does the I/O that `read` needs, before it; None: it needs none."""

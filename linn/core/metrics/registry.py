@@ -62,6 +62,15 @@ class MetricRegistry:
         """Measure the loop's lag until cancelled."""
         await self._broker.measurements.loop_lag.watch(self._broker.env.clock)
 
+    async def measure(self, prefixes: Sequence[str] = ("",)) -> None:
+        """Do the I/O that some of the metrics need whose names begin with one of `prefixes`. Call it before `collect`.
+
+        Other tasks run in between. Cancellation: these metrics have their former values.
+        """
+        for metric in list(self.metrics.values()):
+            if metric.measure is not None and metric.name.startswith(tuple(prefixes)):
+                await metric.measure(self._broker)
+
     def collect(self, prefixes: Sequence[str] = ("",), *, per_connection: bool = True) -> Iterator[Family]:
         """Iterate over the metrics whose names begin with one of `prefixes`; each is read when the iterator reaches it.
 

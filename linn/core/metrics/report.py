@@ -27,6 +27,7 @@ async def metric_report(metrics: MetricRegistry, clock: Clock, names: Sequence[s
         raise LimitExceeded(f"{len(names)} names of metrics, more than {NAMES_MAX}")
     report = []
     count = 0
+    await metrics.measure(names)
     for family in metrics.collect(names):
         count += len(family.samples)
         if count > SAMPLES_MAX:

@@ -68,6 +68,10 @@ def _ready(partition_queue: PartitionQueue) -> int:
     return partition_queue.subscription.ready_count(partition_queue.partition.stable_offset)
 
 
+def _window_bytes(partition_queue: PartitionQueue) -> int:
+    return partition_queue.ordered.size_bytes if partition_queue.ordered is not None else 0
+
+
 def _pinned(partition_queue: PartitionQueue) -> int:
     return partition_queue.subscription.pinned_count if partition_queue.trimming.trims else 0
 
@@ -78,6 +82,19 @@ def _decision_ages(broker: MetricSource) -> Iterable[Sample]:
         for queue in topic.subscriptions.values():
             oldest_ms = oldest_decision_ms(queue)
             yield (queue.topic, queue.name), 0.0 if oldest_ms is None else max(0, now_ms - oldest_ms) / 1000
+
+
+async def _find_oldest_ready(broker: MetricSource) -> None:
+    for topic in list(broker.topics.values()):
+        for queue in list(topic.subscriptions.values()):
+            await queue.find_oldest_ready()
+
+
+def _ready_ages(broker: MetricSource) -> Iterable[Sample]:
+    now_ms = broker.env.clock.now_ms()
+    for topic in broker.topics.values():
+        for queue in topic.subscriptions.values():
+            yield (queue.topic, queue.name), queue.oldest_ready_s(now_ms)
 
 
 def _groups(broker: MetricSource) -> Iterator[tuple[Topic, str]]:
@@ -205,6 +222,20 @@ TOPIC_METRICS: tuple[Metric, ...] = (
         "gauge",
         "Records of the queue that a consumer would get now.",
         _ready,
+    ),
+    Metric(
+        "linn_queue_oldest_ready_seconds",
+        "gauge",
+        ("topic", "subscription"),
+        "Age of the oldest record that a consumer would get now, since it was stored; 0 where there is none.",
+        _ready_ages,
+        measure=_find_oldest_ready,
+    ),
+    _of_partition_queues(
+        "linn_queue_order_window_bytes",
+        "gauge",
+        "Memory of the index of ready records of the topic's order, 12 bytes each; 0 without an order.",
+        _window_bytes,
     ),
     _of_partition_queues(
         "linn_queue_leased_records",

@@ -22,6 +22,8 @@ FIFO: Final = "fifo"
 """The value of `order =` in a topic without an order."""
 ORDER_WINDOW: Final = 1 << 22
 """Default of the ready records of a partition in an index: 34 to 50 MB in the built-in orders, if it is full."""
+INDEX_RECORD_BYTES: Final = 12
+"""Memory of a record in an index: an offset, and the hash of a key in the built-in order that needs most."""
 LEVELS_MAX: Final = 256
 """Limit of the levels of priority: the column of priorities has a byte a record."""
 LEVELS_DEFAULT: Final = 10

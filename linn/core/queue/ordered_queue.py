@@ -20,7 +20,7 @@ from linn.core.errors.tree import BatchMalformed, LogClosed, LogCorrupt, OffsetO
 from linn.core.log.partition import Partition
 from linn.core.log.state_log import ROOM_RETRY_S
 from linn.core.queue.damage import Damage
-from linn.core.queue.dispatch_order import TopicOrder
+from linn.core.queue.dispatch_order import INDEX_RECORD_BYTES, TopicOrder
 from linn.core.queue.ordering import Ordering
 from linn.core.queue.subscription import SharedSubscription
 
@@ -62,6 +62,11 @@ class OrderedQueue:
     def is_ready(self) -> bool:
         """Whether the index has records; some orders may have to wait for others to be settled."""
         return self.is_built and self._ordering is not None and self._ordering.waiting > 0
+
+    @property
+    def size_bytes(self) -> int:
+        """Memory of the index, without the records in flight."""
+        return INDEX_RECORD_BYTES * self._ordering.waiting if self._ordering is not None else 0
 
     def begin(self) -> None:
         """Build the index anew."""

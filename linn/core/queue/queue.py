@@ -62,6 +62,10 @@ class Queue:
         """Chooses the single active consumer; None: all consumers get records."""
         self.on_used: Callable[[], None] | None = None
         """Called when a consumer has come or left."""
+        self.oldest_ready_ms: int | None = None
+        """The result of the last `find_oldest_ready`."""
+        self._oldest: dict[int, tuple[range, int]] = {}
+        """By partition, the offsets of the batch that held the oldest ready record, and its append time."""
         self._reason: NotLeader | None = None
         """The reason for which it was abandoned."""
         self._by_name: dict[str, QueueConsumer] = {}
@@ -203,6 +207,33 @@ class Queue:
     def unsettled_count(self) -> int:
         """The number of unsettled records in all partitions."""
         return sum(it.subscription.unsettled_count(it.partition.stable_offset) for it in self.partition_queues)
+
+    async def find_oldest_ready(self) -> int | None:
+        """Find the append time of the oldest ready record, in milliseconds since 1970. None: no record is ready, or the
+        log can't be read now.
+
+        Reads a batch of each partition whose oldest ready record lies in another one than at the last call.
+        """
+        found: list[int] = []
+        for place, it in enumerate(list(self.partition_queues)):
+            offset = it.subscription.lowest_ready(it.partition.stable_offset) if it.log.is_open else None
+            if offset is None:
+                continue
+            offsets, appended_ms = self._oldest.get(place, (range(0), 0))
+            if offset not in offsets:
+                try:
+                    batch = await it.partition.batch_at(offset)
+                except LinnError:
+                    continue  # It was trimmed meanwhile, or its consumers will find the damage.
+                offsets, appended_ms = range(batch.base_offset, batch.end_offset), batch.append_time_ms
+                self._oldest[place] = offsets, appended_ms
+            found.append(appended_ms)
+        self.oldest_ready_ms = min(found, default=None)
+        return self.oldest_ready_ms
+
+    def oldest_ready_s(self, now_ms: int) -> float:
+        """The age of the record that the last `find_oldest_ready` found; 0: there was none."""
+        return 0.0 if self.oldest_ready_ms is None else max(0, now_ms - self.oldest_ready_ms) / 1000
 
     async def close(self) -> None:
         """Wake all consumers with an error and stop delivering."""

@@ -90,6 +90,13 @@ class SubscriptionView:
         """The number of records below `end` (the high watermark) that `acquire` could give, as of the last `expire`."""
         return self._states.returned.ready.count + max(0, end - self._states.cursor)
 
+    def lowest_ready(self, end: int) -> int | None:
+        """The lowest offset below `end` (the high watermark) of a ready record, as of the last `expire`, or None."""
+        states = self._states
+        if states.returned.ready.count:
+            return states.returned.ready.lowest(1)[0][0]
+        return states.cursor if states.cursor < end else None
+
     def end_of_waiting(self, records: int, end: int) -> int:
         """The offset below which the lowest `records` records lie that wait for delivery; at most `end`."""
         return self._states.returned.end_of_lowest(records, self._states.cursor, end)

@@ -158,7 +158,7 @@ class Conversation:
         principal = Principal(self._stream.peer, name=caller.user, login=caller.how, roles=caller.roles)
         session, per_connection = self._gateway.session(principal), self._server.per_connection
         try:
-            families = await session.decided(lambda: session.collect_metrics(per_connection=per_connection))
+            families = await session.collect_metrics(per_connection=per_connection)
         except Forbidden as error:
             await self._say(403, error.text, is_head=is_head)
             return
