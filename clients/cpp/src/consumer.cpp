@@ -165,14 +165,25 @@ struct Consumer::State {
     auto arrival = wait_for_arrival(deadline);
     if (!arrival) return std::nullopt;
     const std::uint32_t records = arrival->records;
+    const detail::Deliver head = arrival->head;
     try {
       Delivery delivery = checked(std::move(*arrival));
+      if (delivery.end_offset() - delivery.first_offset() > records)
+        attached.subscription->has_gaps(head, offsets_of(delivery));
       attached.subscription->release(records);
       return delivery;
     } catch (const Error&) {
       attached.subscription->release(records);
       throw;
     }
+  }
+
+  static std::vector<std::int64_t> offsets_of(const Delivery& delivery) {
+    std::vector<std::int64_t> offsets;
+    offsets.reserve(delivery.size());
+    for (const Batch& batch : delivery.batches)
+      for (const RecordView record : batch) offsets.push_back(record.offset());
+    return offsets;
   }
 
   std::optional<detail::Arrival> wait_for_arrival(Deadline deadline) {

@@ -56,7 +56,7 @@ void Subscription::arrived(const Deliver& head, std::vector<std::string> batches
     const Clock::time_point now = Clock::now();
     const auto time = std::chrono::milliseconds(said_.lease_ms);
     const auto [lease, is_new] = leases_.try_emplace({head.partition, head.delivery_id});
-    if (is_new) lease->second = {now, now + time, 0, {}};
+    if (is_new) lease->second = {now, now + time, 0, {}, {}};
     lease->second.held += records;
     leased_ += records;
     if (next_look_ == Clock::time_point::max()) next_look_ = now + time / looks_per_lease;
@@ -126,6 +126,19 @@ void Subscription::lease_ended(const LeaseEnded& lease) {
   });
   if (is_of_lease(taken_)) taken_is_over_ = true;
   forget_lease({lease.partition, lease.delivery_id});
+}
+
+void Subscription::has_gaps(const Deliver& head, std::vector<std::int64_t> offsets) {
+  const std::lock_guard lock(mutex_);
+  const auto found = leases_.find({head.partition, head.delivery_id});
+  if (found != leases_.end()) found->second.offsets = std::move(offsets);
+}
+
+std::uint64_t Subscription::Lease::count(std::int64_t first, std::int64_t end) const noexcept {
+  if (end == whole_lease) return held;
+  const auto before = [&](std::int64_t offset) { return std::ranges::lower_bound(offsets, offset) - offsets.begin(); };
+  const std::int64_t named = offsets.empty() ? end - first : before(end) - before(first);
+  return std::min(held, static_cast<std::uint64_t>(std::max<std::int64_t>(0, named)));
 }
 
 void Subscription::forget_lease(const LeaseKey& key) {
@@ -233,7 +246,7 @@ std::vector<Settlement> Subscription::release_unread(const std::vector<LeaseKey>
     const auto found = leases_.find(key);
     if (found == leases_.end() || now >= found->second.until) return;
     entries.push_back({head.partition, head.delivery_id, first, end, Verdict::release, 0});
-    const std::uint64_t records = std::min(found->second.held, static_cast<std::uint64_t>(end - first));
+    const std::uint64_t records = found->second.count(first, end);
     found->second.held -= records;
     leased_ -= records;
     if (found->second.held == 0) leases_.erase(found);
@@ -265,8 +278,7 @@ void Subscription::settled(const std::vector<Settlement>& entries) {
       if (now < lease.until) lease.until = now + std::chrono::milliseconds(entry.ms);
       continue;
     }
-    const auto named = static_cast<std::uint64_t>(std::max<std::int64_t>(0, entry.end - entry.first));
-    const std::uint64_t records = entry.end == whole_lease ? lease.held : std::min(lease.held, named);
+    const std::uint64_t records = lease.count(entry.first, entry.end);
     lease.held -= records;
     leased_ -= records;
     if (adaptive_ && entry.verdict != Verdict::release) adaptive_->settled(records);

@@ -94,6 +94,8 @@ class Subscription : public std::enable_shared_from_this<Subscription> {
   void release(std::uint64_t records);
   /// Credit to tell the broker of now; half of it at a time, or all where `idle`; 0 for none.
   std::uint32_t grant(bool idle);
+  /// The records of a delivery that was taken have these offsets, with gaps between them.
+  void has_gaps(const Deliver& head, std::vector<std::int64_t> offsets);
   /// Some records are settled.
   void settled(const std::vector<Settlement>& entries);
   /// A member of a group reads again from an earlier place: what is on its way of this partition is dropped until it
@@ -119,6 +121,11 @@ class Subscription : public std::enable_shared_from_this<Subscription> {
     /// Records that were delivered under it, and neither settled nor lost.
     std::uint64_t held = 0;
     std::weak_ptr<const Origin> origin;
+    /// Of its records, ascending, where a queue with an order has delivered scattered ones, and they were taken.
+    std::vector<std::int64_t> offsets = {};
+
+    /// Records from an offset up to another that are still held, at most.
+    std::uint64_t count(std::int64_t first, std::int64_t end) const noexcept;
   };
 
   bool is_leased() const noexcept;

@@ -1,4 +1,5 @@
 // A subscription's queue, its account of credit, and what a group's member must not see.
+#include <algorithm>
 #include <chrono>
 #include <map>
 #include <memory>
@@ -20,16 +21,17 @@ using linn::SubscriptionKind;
 namespace {
 
 /// The head of a batch is all that is looked at.
-std::string batch_of(std::int64_t first, std::uint32_t records) {
+std::string batch_of(std::int64_t first, std::uint32_t records, std::uint32_t span = 0) {
   std::string batch(136, '\0');
   store(batch.data() + 16, first);
   store(batch.data() + 52, records);
-  store(batch.data() + 120, records);
+  store(batch.data() + 120, std::max(span, records));
   return batch;
 }
 
-void deliver(Subscription& subscription, std::int32_t partition, std::int64_t first, std::uint32_t records) {
-  subscription.arrived(Deliver{7, partition, 1, 1}, {batch_of(first, records)});
+void deliver(Subscription& subscription, std::int32_t partition, std::int64_t first, std::uint32_t records,
+             std::uint32_t span = 0) {
+  subscription.arrived(Deliver{7, partition, 1, 1}, {batch_of(first, records, span)});
 }
 
 /// First offset of what is next; -1 where nothing is.
@@ -150,6 +152,20 @@ void a_consumer_of_a_queue_begins_with_a_few_and_gets_more_as_it_settles() {
   }
 }
 
+void scattered_records_count_as_they_are_and_not_as_the_span_that_they_cover() {
+  const auto subscription = adapting(1h);
+  deliver(*subscription, 0, 0, 4, 400);
+  const auto arrival = subscription->take(Clock::now());
+  subscription->has_gaps(arrival->head, {0, 100, 200, 399});
+  subscription->settled({{0, 1, 0, 100}});
+  CHECK(subscription->hand_out(200));
+  subscription->wants(Clock::now());
+  CHECK(subscription->grant(true) == 0);  // One of four is settled: too few for a larger window.
+  const auto entries = subscription->look(Clock::now() + 31s);
+  CHECK(entries.size() == 2 && entries[0].verdict == linn::Verdict::release && entries[0].first == 200);
+  CHECK(entries[1].verdict == linn::Verdict::extend);
+}
+
 void an_application_that_has_all_and_settles_nothing_gets_more() {
   const auto subscription = adapting(0ms);
   deliver(*subscription, 0, 0, 4);
@@ -251,6 +267,8 @@ int main() {
               {"what was under way at a setting back is dropped", what_was_under_way_at_a_setting_back_is_dropped},
               {"a consumer of a queue begins with a few, and gets more as it settles",
                a_consumer_of_a_queue_begins_with_a_few_and_gets_more_as_it_settles},
+              {"scattered records count as they are, and not as the span that they cover",
+               scattered_records_count_as_they_are_and_not_as_the_span_that_they_cover},
               {"an application that has all and settles nothing gets more",
                an_application_that_has_all_and_settles_nothing_gets_more},
               {"at half of a lease what is unread goes back, and what is held is renewed",

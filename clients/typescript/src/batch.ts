@@ -146,6 +146,11 @@ export class RecordBatch {
     this.#verified ??= this.#verify();
   }
 
+  /** Whether `verify` has found nothing. */
+  get isVerified(): boolean {
+    return this.#verified !== undefined;
+  }
+
   get #fields(): Field[] {
     this.verify();
     return this.#verified!;

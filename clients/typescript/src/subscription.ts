@@ -74,21 +74,35 @@ class Lease {
   held: number;
   /** Referred to by the application for as long as it has records of the lease. */
   delivery: WeakRef<LeasedDelivery> | undefined;
+  readonly first: bigint;
+  /** The offset behind its last record. */
+  readonly end: bigint;
+  /** The batches, if they have or leave gaps: a queue with an order delivers scattered records. */
+  readonly #sparse: readonly RecordBatch[];
 
   constructor(
     readonly subscription: Subscription,
     readonly partition: number,
     readonly deliveryId: bigint,
-    readonly first: bigint,
-    /** The offset behind its last record. */
-    readonly end: bigint,
+    batches: readonly RecordBatch[],
     readonly sinceMs: number,
     /** When it is over at the latest: later than the broker has it, whose clock began before. */
     public untilMs: number,
-    /** Offsets that its batches cover: a queue with an order delivers scattered records. */
-    records: number,
   ) {
-    this.held = records;
+    this.first = batches[0]!.header.baseOffset;
+    this.end = batches.at(-1)!.endOffset;
+    this.held = batches.reduce((sum, batch) => sum + batch.count, 0);
+    this.#sparse = this.held < Number(this.end - this.first) ? batches : [];
+  }
+
+  /** The number of its records from an offset up to another. */
+  count(first: bigint, end: bigint): number {
+    if (this.#sparse.length === 0) return Number(end - first);
+    return this.#sparse.reduce((sum, batch) => {
+      if (first <= batch.header.baseOffset && batch.endOffset <= end) return sum + batch.count;
+      // A part is settled of what was read, and so was verified.
+      return batch.isVerified ? sum + Math.max(0, batch.indexAt(end) - batch.indexAt(first)) : sum;
+    }, 0);
   }
 }
 
@@ -208,10 +222,7 @@ export class Subscription implements PushHandler, Settler {
 
   #leaseOf({ partition, deliveryId, attempt }: Struct<"Deliver">, batches: RecordBatch[]): LeasedDelivery {
     const now = performance.now();
-    const first = batches[0]!.header.baseOffset;
-    const end = batches.at(-1)!.endOffset;
-    const covered = batches.reduce((sum, batch) => sum + Number(batch.endOffset - batch.header.baseOffset), 0);
-    const lease = new Lease(this, partition, deliveryId, first, end, now, now + this.leaseMs, covered);
+    const lease = new Lease(this, partition, deliveryId, batches, now, now + this.leaseMs);
     this.#leases.set(keyOf(partition, deliveryId), lease);
     this.#held += lease.held;
     this.#scheduleLeaseCheck();
@@ -453,7 +464,7 @@ export class Subscription implements PushHandler, Settler {
       if (before === undefined || settling.first < before) this.positions.set(delivery.partition, settling.first);
       this.owner.dropUnwanted();
     }
-    if (this.#open.length >= SETTLINGS_MAX || settling.end - settling.first >= this.#chunk) this.flush();
+    if (this.#open.length >= SETTLINGS_MAX || this.#countOf(settling) >= this.#chunk) this.flush();
     else this.#flushTimer ??= setTimeout(() => this.flush(), SETTLE_LINGER_MS);
   }
 
@@ -488,15 +499,24 @@ export class Subscription implements PushHandler, Settler {
 
   /** Take off what is settled from what is held. What is refused was not held any more, or is another's. */
   #countSettled(settlings: readonly Settling[]): void {
-    for (const { delivery, verdict, first, end } of settlings) {
-      const lease = leaseOf(delivery) ?? this.#leases.get(keyOf(delivery.partition, delivery.deliveryId));
+    for (const settling of settlings) {
+      const { delivery, verdict } = settling;
+      const lease = this.#leaseFor(delivery);
       if (verdict === "extend" || lease === undefined) continue;
-      const settled = Math.min(lease.held, Number(end - first));
+      const settled = Math.min(lease.held, this.#countOf(settling));
       lease.held -= settled;
       this.#held -= settled;
       if (verdict !== "release") this.#adaptive?.settled(settled);
       if (lease.held === 0) this.#forget(lease);
     }
+  }
+
+  #countOf({ delivery, first, end }: Settling): number {
+    return this.#leaseFor(delivery)?.count(first, end) ?? Number(end - first);
+  }
+
+  #leaseFor(delivery: Delivery): Lease | undefined {
+    return leaseOf(delivery) ?? this.#leases.get(keyOf(delivery.partition, delivery.deliveryId));
   }
 
   #answered(settlings: readonly Settling[], error: LinnError | undefined): void {

@@ -7,6 +7,7 @@ import { runInNewContext } from "node:vm";
 import { buildBatch, checkRecord } from "../src/batch-builder.js";
 import { connect, type Consumer, type ConsumerOptions, type Message } from "../src/index.js";
 import { Peer } from "./peer.js";
+import { batchNamed } from "./vectors.js";
 
 const [ACK, NACK, EXTEND, RELEASE] = [0, 1, 3, 4];
 const WHOLE_LEASE = [-1, -1] as const;
@@ -73,6 +74,27 @@ test("an application that collects before it settles gets what it waits for", as
   assert.equal(credit!.message.content.records, 8);
   deliver(peer, 1n, 4, 4);
   assert.equal((await next)!.offset, 4n);
+});
+
+test("scattered records count as they are, and not as the span that they cover", async () => {
+  const [peer, consumer] = await queue(30_000);
+  const content = { subscription: 1, partition: 0, deliveryId: 1n, attempt: 1 };
+  peer.say({ member: "deliver", content }, 0n, [batchNamed("gaps")]);
+  const taken = [(await consumer.next())!, (await consumer.next())!, (await consumer.next())!];
+  assert.deepEqual(
+    taken.map(({ offset }) => offset),
+    [44n, 58n, 81n],
+  );
+  void taken[0]!.ack();
+  assert.equal(await consumer.next(0), undefined);
+  assert.deepEqual(await settled(peer, ACK), [[ACK, 1, 44, 58]]);
+  await consumer.close();
+  const credits = await peer.hears("credit");
+  // One of four is settled: too few for more. The consumer that leaves asks for none.
+  assert.deepEqual(
+    credits.map(({ message }) => message.content.records),
+    [0],
+  );
 });
 
 test("a prefetch that was named stays as it is", async () => {
