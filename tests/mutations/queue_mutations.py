@@ -105,11 +105,13 @@ QUEUE_MUTATIONS = (
         breaks="What comes back to a queue goes to its place, not to the end.",
         guarantee="Order",
         module=_SUBSCRIPTION,
-        original="found = returned.take_ready(records_max, skips_lost=skips_lost) if returned.ready.count else None",
+        original="""
+        found: tuple[int, int, int] | None = None
+        if states.returned.ready.count:
+        """,
         planted="""
         found = self._take_new(records_max, end)
-        if found is None and returned.ready.count:
-            found = returned.take_ready(records_max, skips_lost=skips_lost)
+        if found is None and states.returned.ready.count:
         """,
         simulation="subscription",
         seed=0,
@@ -362,7 +364,7 @@ QUEUE_MUTATIONS = (
     ),
     Mutation(
         name="lost records are given out together",
-        breaks="Records that came back because their consumer was lost are given out one at a time.",
+        breaks="Records that came back because their consumer was lost are given out few at a time.",
         guarantee=_DEAD,
         module="linn.core.queue.redelivery",
         original="if not attempts & LOST:",

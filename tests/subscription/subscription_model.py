@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
+SUSPECTS_MAX = 2
+"""The most records of one lease that were lost in their first attempt."""
 WEEK_S = 7 * 24 * 3600.0
 """The longest delay."""
 
@@ -65,8 +67,8 @@ class Model:
             return None
         first = end = waiting[0]
         lowest = self.records[first]
-        if lowest.lost and start is None:
-            records_max = 1
+        if start is None:
+            records_max = self.lease_max(lowest, records_max)
         while (
             end < len(self.records)
             and end - first < records_max
@@ -96,13 +98,20 @@ class Model:
         if not waiting:
             return None
         first = self.records[waiting[0]]
-        if first.lost:
-            return None if skips_lost else (waiting[:1], first.attempts + 1)
+        if first.lost and skips_lost:
+            return None
         attempts = first.attempts
         records = [self.records[offset] for offset in waiting]
         same = [(record.attempts, record.lost) == (attempts, first.lost) for record in records]
         count = same.index(False) if False in same else len(same)
-        return waiting[: min(count, records_max)], attempts + 1
+        return waiting[: min(count, self.lease_max(first, records_max))], attempts + 1
+
+    def lease_max(self, record: Record, records_max: int) -> int:
+        """The limit of the records of a lease that are like this one."""
+        is_last = self.max_deliveries is not None and record.attempts + 1 >= self.max_deliveries
+        if not record.lost:
+            return records_max
+        return min(records_max, SUSPECTS_MAX if record.attempts == 1 and not is_last else 1)
 
     def grant(self, delivery_id: int, consumer: int, offsets: list[int], attempt: int, now: float) -> None:
         is_sparse = offsets[-1] - offsets[0] >= len(offsets)

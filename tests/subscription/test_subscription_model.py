@@ -8,7 +8,7 @@ import pytest
 from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
-from subscription_model import Model, Record
+from subscription_model import SUSPECTS_MAX, Model, Record
 
 from linn.core.errors.tree import DeliveryNotCurrent, SubscriptionWrongKind
 from linn.core.queue.dead_letter import DeadReason, Intent
@@ -62,6 +62,7 @@ class SubscriptionMachine(RuleBasedStateMachine):
         if hands_over:
             self.semantics = AtMostOnce()
         self.subscription = SharedSubscription(self.semantics, 0)
+        self.subscription.suspects_max = SUSPECTS_MAX
         self.now = 0.0
         self.given: dict[int, tuple[int, int, int]] = {}
         self.log: list[bytes] = []
@@ -351,6 +352,7 @@ class SubscriptionMachine(RuleBasedStateMachine):
         self.now = max(0.0, self.now + jump)
         self.model = copy.deepcopy(self.durable)
         self.subscription = SharedSubscription(self.semantics, 0)
+        self.subscription.suspects_max = SUSPECTS_MAX
         for data in self.log:
             for event in decode_events(data):
                 self.subscription.apply(event)

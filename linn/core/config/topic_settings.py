@@ -37,8 +37,8 @@ UNLIMITED = 1 << 31
 DELIVERIES_MAX = 20
 """Attempts at a record of a topic that names a dead-letter topic and no limit.
 
-So many consumers may be lost by one record. Others that are lost with it are far from the limit: records that came back
-by a loss are given out one at a time.
+So many consumers may be lost by one record. Others that are lost with it are far from the limit: two losses leave it
+alone.
 """
 Count = Annotated[int, msgspec.Meta(ge=1, le=UNLIMITED)]
 Retention = Annotated[int, msgspec.Meta(ge=1, le=UNITS_MAX)]

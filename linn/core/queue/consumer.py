@@ -119,7 +119,7 @@ class QueueConsumer:
         self._is_two_phase = queue.is_two_phase
         self._lease: Lease | None = None
         self._lost: Lease | None = None
-        """The latest lease of a record that came back because its consumer was lost."""
+        """The latest lease of records that came back because their consumer was lost."""
         self._lease_partition = 0
         self._lease_at = 0
         self._unreadable_left = 0
@@ -358,8 +358,8 @@ class QueueConsumer:
 
     @property
     def holds_lost(self) -> bool:
-        """Whether it holds a record that came back by a loss: then it gets no other one, so that the next loss tells
-        which of them is the reason."""
+        """Whether it holds a lease of records that came back by a loss: then it gets no other one, so that the next
+        loss tells which of them are suspect."""
         return self._lost is not None and not self._lost.ended
 
     def _acquire(self, records_max: int) -> bool:

@@ -46,7 +46,7 @@ OFFSET_MAX: Final = 2**63 - 1
 ATTEMPTS_MAX: Final = 2**31 - 1
 """Limit at which attempts stop being counted: a client that nacks in a loop for days overflows no row."""
 LOST: Final = 1 << 31
-"""A flag beside the attempts of records that came back because their consumer was lost."""
+"""A flag beside the attempts of records that came back, last time, because their consumer was lost."""
 DELIVERY_ID_MAX: Final = 2**62
 """Limit far above any id that can be given out, so that ids can still jump at each restart."""
 

@@ -19,6 +19,7 @@ from linn.core.queue.offset_map import OffsetMap
 from linn.core.queue.offset_ranges import Range
 from linn.core.queue.offset_rows import ranges_of
 from linn.core.queue.record_states import RecordStates
+from linn.core.queue.redelivery import lease_max
 
 TRIES_MAX = 16
 """Times that an order is asked again at once because it took records that are no longer ready."""
@@ -97,14 +98,12 @@ class Ordering:
         else:
             self._taken.set_rows([(at, at + 1, one) for at, one in zip(offsets, classes, strict=True)])
 
-    def take(
-        self, states: RecordStates, records_max: int, *, skips_lost: bool = False
-    ) -> tuple[list[Range], int] | None:
+    def take(self, states: RecordStates, records_max: int, lost_max: int) -> tuple[list[Range], int] | None:
         """Take the next records with equal attempts out of the ready ones; (ranges, attempts), or None if there is
         none.
 
-        A record that came back because its consumer was lost is taken alone; with `skips_lost` none is taken where it
-        is the next.
+        Records that came back by a loss are limited by `lost_max` as in `lease_max`; if it is 0, nothing is taken where
+        one of them is the next.
         """
         for _ in range(TRIES_MAX):
             taken = self.order.take(min(records_max, self._ask))
@@ -120,7 +119,7 @@ class Ordering:
             if sum([end - first for first, end, _ in pieces]) == len(offsets):
                 attempts = pieces[0][2]
                 if attempts & LOST or any(piece[2] != attempts for piece in pieces):
-                    offsets, attempts = self._first_equal(taken.offsets, by_offset, pieces, skips_lost=skips_lost)
+                    offsets, attempts = self._first_equal(taken.offsets, by_offset, pieces, lost_max)
                     if not offsets:
                         return None
                 rows = ranges_of(offsets)
@@ -147,19 +146,16 @@ class Ordering:
         wanted: Sequence[int],
         by_offset: dict[int, int],
         pieces: Sequence[tuple[int, int, int]],
-        *,
-        skips_lost: bool,
+        lost_max: int,
     ) -> tuple[list[int], int]:
-        """The first records of `wanted` with equal attempts, ascending, and the attempts. The others go back.
-
-        Of records that came back by a loss it is one, or none with `skips_lost`.
+        """The first records of `wanted` with equal attempts, ascending, and the attempts; as many as `lease_max` says.
+        The others go back.
         """
         attempts_of = {offset: attempts for first, end, attempts in pieces for offset in range(first, end)}
         wanted = list(dict.fromkeys(wanted))
         attempts = attempts_of[wanted[0]]
         count = next((at for at, offset in enumerate(wanted) if attempts_of[offset] != attempts), len(wanted))
-        if attempts & LOST:
-            count = 0 if skips_lost else 1
+        count = lease_max(attempts, count, lost_max)
         others = sorted(wanted[count:])
         if others:
             classes = [by_offset[offset] for offset in others]

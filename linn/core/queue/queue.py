@@ -48,7 +48,7 @@ class Queue:
         self.listed: OrderedDict[int, None] = OrderedDict()
         """Partitions that may have ready records, the one asked longest ago first."""
         self.aside: dict[int, None] = {}
-        """Partitions whose ready records came back by a loss, and are for consumers that hold no other such record."""
+        """Partitions whose ready records came back by a loss, and are for consumers that hold no other such lease."""
         self.consumers: dict[int, QueueConsumer] = {}
         """Consumers by id."""
         self.closed = False

@@ -17,6 +17,10 @@ from linn.core.queue.offset_map import OffsetMap
 
 PROMOTED_AT_ONCE = 10_000
 """Returns whose delays end in one step, in about 20 ms: a broker that was down may find a million."""
+SUSPECTS_MAX = 128
+"""Limit of the records of one lease that were lost once: the root of what a lease may have. So what a consumer was lost
+with is back after as many leases, and another loss leaves as many suspects, which are leased alone.
+"""
 STALE_MIN = 64
 """Stale entries, beyond one for each delayed range, at which the heap of times is rebuilt."""
 
@@ -26,6 +30,17 @@ class Delay(NamedTuple):
 
     attempts: int
     ready_ms: int
+
+
+def lease_max(attempts: int, records_max: int, lost_max: int) -> int:
+    """The most records with these attempts that a lease of up to `records_max` may have.
+
+    `lost_max`: the limit of records that were lost in their first attempt. Others that were lost are leased alone; none
+    are if it is 0.
+    """
+    if not attempts & LOST:
+        return records_max
+    return min(records_max, lost_max if attempts == LOST | 1 else 1, lost_max)
 
 
 class ReturnedRecords:
@@ -59,20 +74,18 @@ class ReturnedRecords:
                 for first, end, delay in delayed:
                     heappush(heap, (delay.ready_ms, first, end))
 
-    def take_ready(self, records_max: int, *, skips_lost: bool) -> tuple[int, int, int] | None:
+    def take_ready(self, records_max: int, lost_max: int) -> tuple[int, int, int] | None:
         """Take the lowest ready records, of which there are some, as (first, end, attempts).
 
-        Of records that came back by a loss, one is taken, or none with `skips_lost`.
+        Records that came back by a loss are limited by `lost_max` as in `lease_max`, and skipped if it is 0.
         """
         ready = self.ready
         first, end, attempts = ready.take_lowest(records_max)
-        if not attempts & LOST:
-            return first, end, attempts
-        if not skips_lost:
-            if first + 1 < end:
-                ready.set(first + 1, end, attempts)
-            return first, first + 1, attempts
-        ready.set(first, end, attempts)
+        count = lease_max(attempts, records_max, lost_max)
+        if count < end - first:
+            ready.set(first + count, end, attempts)
+        if count:
+            return first, min(end, first + count), attempts
         start = next((start for start, _, attempts in ready if not attempts & LOST), None)
         return None if start is None else ready.take_from(start, records_max)
 

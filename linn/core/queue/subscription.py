@@ -50,6 +50,7 @@ from linn.core.queue.offset_ranges import Range
 from linn.core.queue.offset_rows import joined
 from linn.core.queue.ordering import Ordering
 from linn.core.queue.record_states import Decision, RecordStates
+from linn.core.queue.redelivery import SUSPECTS_MAX
 from linn.core.queue.semantics import DeliverySemantics
 from linn.core.queue.subscription_view import SubscriptionView
 
@@ -61,6 +62,9 @@ DECIDED_RANGES_MAX = 16_384
 
 class SharedSubscription(SubscriptionView):
     """One shared subscription on one partition, under the semantics of its topic."""
+
+    suspects_max = SUSPECTS_MAX
+    """The limit of a lease of records that were lost once."""
 
     def __init__(self, semantics: DeliverySemantics, start: int) -> None:
         """Begin at offset `start` with nothing delivered."""
@@ -81,18 +85,25 @@ class SharedSubscription(SubscriptionView):
         topic's order. None if none is ready.
 
         The lease may be shorter than `records_max` although more is ready: ask again. Of records that came back because
-        their consumer was lost, it has one, or none with `skips_lost`. If delivery settles records, the lease has
-        ended, and they are settled.
+        their consumer was lost, it has SUSPECTS_MAX; one where that was not their first attempt, or where the next is
+        their last; none with `skips_lost`. If delivery settles records, the lease has ended, and they are settled.
         """
         states, records_max = self._states, min(records_max, self.semantics.lease_records_max)
         assert not states.orphaned.count, "recovered() comes before the first acquire"
         if self.ordering is not None:
-            taken = self.ordering.take(states, records_max, skips_lost=skips_lost)
+            taken = self.ordering.take(states, records_max, self._lost_max(skips_lost=skips_lost))
             return None if taken is None else self._lease(consumer, *taken, now)
-        returned = states.returned
-        found = returned.take_ready(records_max, skips_lost=skips_lost) if returned.ready.count else None
+        found: tuple[int, int, int] | None = None
+        if states.returned.ready.count:
+            found = states.returned.take_ready(records_max, self._lost_max(skips_lost=skips_lost))
         found = found or self._take_new(records_max, end)
         return None if found is None else self._lease(consumer, [found[:2]], found[2], now)
+
+    def _lost_max(self, *, skips_lost: bool) -> int:
+        """The limit of a lease of records that were lost in their first attempt."""
+        if skips_lost:
+            return 0
+        return self.suspects_max if self._redelivery_ms(2) is not None else 1
 
     def acquire_from(self, start: int, consumer: int, records_max: int, end: int, now: float) -> Lease | None:
         """Lease records from offset `start` on; ready ones before it stay ready. Not for a topic with an order."""
