@@ -1,5 +1,5 @@
 """Lines of orders: the rate of a queue with an order as a share of that of a queue without one, which get the same
-records.
+records; and the memory that a broker takes for the records that wait in either.
 """
 
 from __future__ import annotations
@@ -8,6 +8,7 @@ import time
 from collections.abc import Iterator
 from typing import Any
 
+import psutil  # type: ignore[import-untyped]
 import trio
 
 import linn
@@ -20,6 +21,7 @@ from linn.core.errors.tree import LimitExceeded
 
 BATCH_ACKS = Bound(0.2)
 SINGLE_ACKS = Bound(0.7)
+WAITING_MB = {"fifo": Bound(300, at_most=True), "key": Bound(400, at_most=True)}
 VALUE = b"x" * 128
 KEYS = [b"key %d" % number for number in range(1_000)]
 TENANTS = [f"tenant {number}" for number in range(100)]
@@ -56,6 +58,21 @@ def order_lines(plan: Plan) -> Iterator[Line]:
                     pairs.append(Pair(plain, ordered, plain_us, ordered_us))
                 name = f"{order}, {'single' if is_single else 'batch'} acks"
                 yield line_of_pairs("orders", name, bound, pairs, "1/s")
+    for topic in WAITING_MB:  # The index by key is the largest.
+        with fresh_folder(plan.folder) as folder, broker(folder, CONFIG) as process:
+            usage = psutil.Process(process.pid).memory_info
+            before = usage().rss
+            trio.run(_fill, process.url, topic, plan.waiting_records)
+            name = f"{topic}, {plan.waiting_records:,} records wait"
+            yield Line("orders", name, "MB", WAITING_MB[topic], [(usage().rss - before) / 1e6])
+
+
+async def _fill(url: str, topic: str, records: int) -> None:
+    """Publish records, and consume one delivery of them, so that they are in the index of an order."""
+    async with linn.connect(url) as client:
+        await _publish(client, topic, topic, records)
+        async with client.consumer(topic) as consumer:
+            (await consumer.next_batch()).ack()
 
 
 async def _through(url: str, topic: str, order: str, records: int, is_single: bool) -> float:

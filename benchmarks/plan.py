@@ -109,6 +109,8 @@ class Plan:
     """Records of one run through a queue with an order, and of one without."""
     ordered_single_records: int = 50_000
     """The same with single acks."""
+    waiting_records: int = 10_000_000
+    """Records of a queue whose memory is measured."""
     routings: int = 2_000
     """Batches, or matches, of one run through an exchange."""
     spark_rounds: int = 5
@@ -146,6 +148,7 @@ def quick_plan(folder: Path) -> Plan:
         order_rounds=1,
         ordered_records=2_000,
         ordered_single_records=1_000,
+        waiting_records=2_000,
         routings=20,
         spark_rounds=1,
         spark_rows=20_000,
