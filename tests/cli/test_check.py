@@ -134,6 +134,18 @@ def test_it_says_what_a_good_file_means(tmp_path: Path, run) -> None:
     assert "departures (departed.#)" in rows["flights"]
 
 
+def test_it_says_how_a_queue_delivers_and_tries_again(tmp_path: Path, within, monkeypatch) -> None:
+    (tmp_path / "good.toml").write_text(
+        '[topics.jobs]\norder = "fair"\norder_by = "label.tenant"\nconsumers = "one"\ndedup = "5m"\n'
+        'redelivery_delay = "2s"\nredelivery_backoff = "linear"\n\n[topics.plain]\n'
+    )
+    monkeypatch.setenv("COLUMNS", "300")
+    shown = " ".join(within("check", str(tmp_path / "good.toml")).stdout.split())
+    assert "at-least-once, order fair by label.tenant, to one consumer, an id once in 5m " in shown
+    assert "back after 30s, 2s after it is returned (linear) " in shown
+    assert "│ at-least-once │ until settled │ back after 30s │" in shown
+
+
 def test_meaning_as_json(tmp_path: Path, run) -> None:
     (tmp_path / "good.toml").write_text(TOML)
     found = json.loads(run("check", "good.toml", "--json", cwd=tmp_path).stdout)

@@ -133,10 +133,20 @@ def _print_topics(config: Config) -> None:
     rows = []
     for name, topic in config.topics.items():
         encoded = encode_settings(topic)
-        means = [str(encoded.get(key, "")) for key in ("storage", "delivery")]
+        means = [str(encoded.get("storage", "")), _delivery(topic)]
         rows.append([name, topic.kind, str(topic.partitions), *means, kept(topic), _when_it_fails(topic)])
     less = (wide(number("partitions")), wide("storage"), wide("delivery"))
     print_table(["topic", "kind", *less, "kept", "when it fails"], rows, "Topics")
+
+
+def _delivery(topic: TopicSettings) -> str:
+    """Describe which record a consumer gets next, and how often."""
+    encoded = encode_settings(topic)
+    by = f" by {topic.order_by}" if topic.order_by else ""
+    order = [f"order {topic.order}{by}"] if topic.order != "fifo" else []
+    one = ["to one consumer"] if topic.consumers == "one" else []
+    once = [] if topic.dedup_ms is None else [f"an id once in {encoded['dedup']}"]
+    return ", ".join([str(encoded.get("delivery", "")), *order, *one, *once])
 
 
 def kept(topic: TopicSettings) -> str:
@@ -168,4 +178,6 @@ def _when_it_fails(topic: TopicSettings) -> str:
     dead = topic.dead_letter or exchange
     end = f", then to {dead}" if dead else ""
     when = "when its connection ends" if encoded["lease"] == "connection" else f"after {encoded['lease']}"
-    return f"back {when}{limit}{end}"
+    growth = "" if topic.redelivery_backoff == "fixed" else f" ({topic.redelivery_backoff})"
+    pause = f", {encoded['redelivery_delay']} after it is returned{growth}" if topic.redelivery_delay_ms else ""
+    return f"back {when}{pause}{limit}{end}"
