@@ -57,6 +57,8 @@ class TopicSettings(TypedDict, total=False):
     order_window: int
     dedup: Duration
     """ "off": messages are stored again that have the ids of earlier ones."""
+    status: Duration
+    """ "off": the topic can't be asked about messages by their ids."""
     interceptors: Sequence[str]
     bindings: Sequence[dict[str, Any]]
     """Bindings with `exchange`, `key` and arguments of the exchange's type."""

@@ -25,7 +25,7 @@ from linn.core.errors.cluster import (
     SecretDiffers,
 )
 from linn.core.errors.inboxes import InboxFull, InboxUnknown, NoReply
-from linn.core.errors.messages import MessageInDoubt
+from linn.core.errors.messages import MessageInDoubt, StatusUnsupported
 from linn.core.errors.metadata import LeaseLost, MetadataError, MetadataUnavailable, MetadataUnknown, RevisionConflict
 from linn.core.errors.peers import PeerError, PeerRefused, PeerStale, PeerUnknown, PeerUnreachable
 from linn.core.errors.replication import CopyMisplaced, NotEnoughReplicas, NotLeader
@@ -218,6 +218,7 @@ __all__ = [
     "ServiceUnknown",
     "SharedBusy",
     "SharedUnknown",
+    "StatusUnsupported",
     "StorageError",
     "SubscriptionUnknown",
     "SubscriptionWrongKind",

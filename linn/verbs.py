@@ -6,13 +6,22 @@ reference of the command line shows them.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Annotated, Any, Generic, Literal, NamedTuple, TypedDict, TypeVar
 
 import msgspec
 
 from linn import descriptions, merging, rights
 from linn.merging import Merge
+from linn.message_status import MessageStatus
+from linn.needs import binding as _binding
+from linn.needs import broker as _broker
+from linn.needs import exchange_settings as _exchange_settings
+from linn.needs import named as _named
+from linn.needs import of_group as _of_group
+from linn.needs import of_topic as _of_topic
+from linn.needs import shows_visible
+from linn.needs import topic_settings as _topic_settings
 from linn.rights import Need
 
 A = TypeVar("A", bound=msgspec.Struct)
@@ -131,6 +140,13 @@ class GroupDeletion(Change):
 
     group: str
     topic: str | None = None
+
+
+class MessagesAsked(msgspec.Struct):
+    """Ids of messages of a topic, each a UUID."""
+
+    topic: str
+    ids: Sequence[str]
 
 
 class OfSubscription(msgspec.Struct):
@@ -417,74 +433,6 @@ class Upgraded(TypedDict):
     level: int
 
 
-# --- rights ---
-
-
-def shows_visible(_: object) -> Iterable[Need]:
-    """Need nothing, because the result leaves out what the caller may not see."""
-    return ()
-
-
-def _named(operation: str, kind: str) -> Callable[[Any], Iterable[Need]]:
-    """Need an operation on the resource that the argument `name` names."""
-    return lambda asked: (Need(operation, kind, asked.name),)
-
-
-def _of_topic(operation: str) -> Callable[[Any], Iterable[Need]]:
-    """Need an operation on the topic that the argument `topic` names."""
-    return lambda asked: (Need(operation, rights.TOPIC, asked.topic),)
-
-
-def _of_group(operation: str) -> Callable[[Any], Iterable[Need]]:
-    """Need an operation on the group that the argument `group` names."""
-    return lambda asked: (Need(operation, rights.GROUP, asked.group),)
-
-
-def _broker(operation: str) -> Callable[[Any], Iterable[Need]]:
-    """Need an operation on the broker."""
-    return lambda _: (Need(operation, rights.BROKER),)
-
-
-def _bound_exchanges(bindings: object) -> Iterator[Need]:
-    """Need `bind` on each exchange that settings name in their bindings."""
-    for binding in bindings if isinstance(bindings, list | tuple) else ():
-        if isinstance(binding, dict) and isinstance(binding.get("exchange"), str):
-            yield Need(rights.BIND, rights.EXCHANGE, binding["exchange"])
-
-
-def _topic_settings(asked: SettingsChange) -> Iterator[Need]:
-    """Need a right now for each thing that a topic's settings will do later.
-
-    Dead letters are published; interceptors, storage and tables of services run code with the broker's rights.
-    """
-    yield Need(rights.CONFIGURE, rights.TOPIC, asked.name)
-    settings = asked.settings
-    if isinstance(settings.get("dead_letter"), str):
-        yield Need(rights.PUBLISH, rights.TOPIC, settings["dead_letter"])
-    if isinstance(settings.get("dead_letter_exchange"), str):
-        yield Need(rights.PUBLISH, rights.EXCHANGE, settings["dead_letter_exchange"])
-    yield from _bound_exchanges(settings.get("bindings"))
-    tables = [key for key, value in settings.items() if isinstance(value, dict) or "." in key]
-    if tables or settings.keys() & {"interceptors", "storage"}:
-        yield Need(rights.RUN, rights.BROKER)
-
-
-def _exchange_settings(asked: SettingsChange) -> Iterator[Need]:
-    """Need a right now for each thing that an exchange's settings will do later: publish to its alternate."""
-    yield Need(rights.CONFIGURE, rights.EXCHANGE, asked.name)
-    if isinstance(asked.settings.get("alternate"), str):
-        yield Need(rights.PUBLISH, rights.EXCHANGE, asked.settings["alternate"])
-    yield from _bound_exchanges(asked.settings.get("bindings"))
-
-
-def _binding(asked: BindingChange) -> Iterator[Need]:
-    yield Need(rights.BIND, rights.EXCHANGE, asked.exchange)
-    if asked.topic is not None:
-        yield Need(rights.CONFIGURE, rights.TOPIC, asked.topic)
-    if asked.target_exchange is not None:
-        yield Need(rights.CONFIGURE, rights.EXCHANGE, asked.target_exchange)
-
-
 # --- verbs ---
 
 CREATE_TOPIC = Verb("topic.create", SettingsChange, Created, _topic_settings)
@@ -500,6 +448,7 @@ LIST_TOPICS = Verb(
     merge=merging.topics,
 )
 PURGE_TOPIC = Verb("topic.purge", NamedChange, Purged, _named(rights.CONFIGURE, rights.TOPIC), runs="leader")
+FIND_MESSAGES = Verb("message.status", MessagesAsked, list[MessageStatus], _of_topic(rights.SEE), runs="leader")
 CREATE_EXCHANGE = Verb("exchange.create", SettingsChange, Created, _exchange_settings)
 DELETE_EXCHANGE = Verb("exchange.delete", NamedChange, Nothing, _named(rights.CONFIGURE, rights.EXCHANGE))
 SHOW_EXCHANGE = Verb("exchange.show", Named, descriptions.ExchangeDescription, _named(rights.SEE, rights.EXCHANGE))

@@ -171,6 +171,7 @@ SHAPES: Mapping[str, Any] = {
     "linn audit verify": _fields("records: number, last: text", problems=["text"]),
     "linn publish": _fields("count copies: number, topic: text?", partitions={"PARTITION": ["number"]}),
     "linn request": {"replies": [_fields("value: any", headers=[["text", "any"]])]},
+    "linn status": _result(verbs.FIND_MESSAGES),
     "linn consume": _MESSAGE,
     "linn move": _MOVED,
     "linn copy": _fields("copied offsets: number", topics={"TOPIC": "number"}),

@@ -1,22 +1,36 @@
-"""Requests and replies of a client."""
+"""Requests and replies of a client, and its questions about messages."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 from uuid import UUID
 
-from linn.client.arguments import U32_MAX, HeadersInput, checked_headers, checked_number, checked_span, checked_text
+from linn.client.arguments import (
+    U32_MAX,
+    HeadersInput,
+    checked_headers,
+    checked_number,
+    checked_span,
+    checked_text,
+    checked_wait,
+    shown,
+)
 from linn.client.connection.connector import Connector
 from linn.client.connection.replying import Reply, reply
+from linn.client.performing import Performing
 from linn.client.produce.producer import Producer
 from linn.client.produce.requester import Requester
 from linn.core.errors.inboxes import NoReply
-from linn.core.errors.tree import MessageInvalid
+from linn.core.errors.tree import LimitExceeded, MessageInvalid
+from linn.message_status import ENDED, IDS_MAX, MessageStatus
+from linn.verbs import FIND_MESSAGES
 
 REQUEST_TIMEOUT_S = 30.0
 REPLIES_MAX = 1_000
 """Default limit of the replies to one request, which are kept in memory."""
+STATUS_PAUSE_S, STATUS_PAUSE_S_MAX = 0.02, 0.5
+"""Pauses between questions about messages that have not ended: each is twice as long as the one before."""
 
 
 class Requesting:
@@ -25,6 +39,7 @@ class Requesting:
     def __init__(self, connector: Connector, make_producer: Callable[[str, bool], Producer]) -> None:
         """`make_producer` makes a producer for a topic, or for an exchange (True)."""
         self._connector = connector
+        self._performing = Performing(connector)
         self._requester = Requester(connector, make_producer)
 
     async def request(
@@ -118,3 +133,41 @@ class Requesting:
         id = UUID(bytes=self._connector.env.rng.bytes(16))
         with self._connector.time_limit("reply"):
             await reply(await self._connector.ready(), to, value, content, id)
+
+    async def status(self, topic: str, ids: Sequence[UUID | str], *, wait_s: float = 0.0) -> list[MessageStatus]:
+        """Ask what became of messages of a topic with a `status`, also of another producer's; in the order of `ids`.
+
+        Args:
+            ids: at most 1,000, as in the receipts of `publish`.
+            wait_s: time to wait until each message has ended: it was settled, or is dead, expired, dropped or aborted.
+                The broker is asked again and again, at most every 20 ms. A message that is unknown may still come.
+
+        Raises MessageInvalid, LimitExceeded, TopicUnknown, StatusUnsupported, Forbidden, ConnectionLost,
+        RequestTimeout.
+        Cancellation: nothing is changed.
+
+        Example:
+            receipt = await producer.publish(b"two coffees")
+            (found,) = await client.status("orders", [receipt.id])
+            print(found["state"], found["reason"])
+        """
+        wait_s, clock = checked_wait(wait_s), self._connector.env.clock
+        if len(ids) > IDS_MAX:
+            raise LimitExceeded(f"{len(ids):,} ids in one request, more than {IDS_MAX:,}")
+        texts = [str(_checked_id(id)) for id in ids]
+        until_s, pause_s = clock.monotonic() + wait_s, STATUS_PAUSE_S
+        while True:
+            found: list[MessageStatus] = await self._performing.perform(FIND_MESSAGES.name, topic=topic, ids=texts)
+            left_s = until_s - clock.monotonic()
+            if left_s <= 0 or all(each["state"] in ENDED for each in found):
+                return found
+            await clock.sleep(min(pause_s, left_s))
+            pause_s = min(2 * pause_s, STATUS_PAUSE_S_MAX)
+
+
+def _checked_id(id: object) -> UUID:
+    """Check the id of a message. Raises MessageInvalid."""
+    try:
+        return id if isinstance(id, UUID) else UUID(checked_text(id, "the id of a message"))
+    except ValueError as error:
+        raise MessageInvalid(f"the id of a message is a UUID, not {shown(id)}") from error

@@ -44,6 +44,7 @@ WITH_BROKER = [
     ("subscriptions", "delete", "t", "s", "--yes"),
     ("publish", "t", "value"),
     ("request", "t", "value"),
+    ("status", "t", "5f0c954e-7d47-4b1c-9a1e-0d6a5f7f9a11"),
     ("consume", "t"),
     ("browse", "t"),
     ("move", "t", "u"),

@@ -44,6 +44,8 @@ SCENE = [
     ("publish", "--exchange", "shop", "--routing-key", "a.b", "four", "--json"),
     ("publish", "stream", "one", "two", "--json"),
     ("request", "sums", "one", "--json"),
+    ("topics", "alter", "queue", "status=1h", "--json"),
+    ("status", "queue", "5f0c954e-7d47-4b1c-9a1e-0d6a5f7f9a11", "--json"),
     ("browse", "queue", "--format", "json"),
     ("consume", "queue", "--count", "1", "--format", "json"),
     ("consume", "stream", "--group", "readers", "--count", "1", "--format", "json"),

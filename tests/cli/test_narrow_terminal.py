@@ -29,6 +29,7 @@ JOBS, VISITS, GRAVES, LEDGERS, ORDERS, SHOP, SPARE = (
 )
 SENTENCES = ("It goes to ", "1 message, each to ", "warning ", "hint ", "linn.toml is good", f"{VISITS}: Spark is ")
 """Beginnings of lines that stand alone: the terminal wraps them, so that they can be copied and searched whole."""
+MESSAGE = "5f0c954e-7d47-4b1c-9a1e-0d6a5f7f9a11"
 GROUP = "readers-" + "of-many-things." * 6 + "end"
 LISTENER, ADDRESS = "for-the-machines-of-the-warehouse-in-rotterdam", "[2001:db8:85a3:8d3:1319:8a2e:370:7348]:15466"
 CONFIG = f"""
@@ -44,6 +45,7 @@ alternate = "{SPARE}"
 [topics."{JOBS}"]
 dead_letter = "{GRAVES}"
 max_deliveries = 3
+status = "1h"
 bindings = [{{exchange = "{SHOP}", key = "{JOBS}"}}]
 """
 ROLE, USER = "packs-" + "the-warehouse." * 4 + "end", "packer@" + "the-warehouse." * 4 + "end"
@@ -58,6 +60,7 @@ SHOWN: list[tuple[tuple[str, ...], tuple[str, ...]]] = [
     (("groups", "describe", GROUP), ()),
     (("queues", "list"), (JOBS, GRAVES)),
     (("queues", "describe", JOBS), ()),
+    (("status", JOBS, MESSAGE), (MESSAGE,)),
     (("subscriptions", "list"), (VISITS, GROUP)),
     (("subscriptions", "describe", VISITS, GROUP), ()),
     (("dead-letters", "list"), (GRAVES, JOBS)),

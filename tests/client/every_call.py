@@ -55,8 +55,10 @@ from linn.errors import (
     InboxUnknown,
     LimitExceeded,
     NoReply,
+    StatusUnsupported,
     TransactionUnknown,
 )
+from linn.message_status import MessageStatus
 from linn.participants import SqliteParticipant
 
 
@@ -155,6 +157,10 @@ async def ask(client: Client, topic: str) -> None:
         message = await anext(consumer)
         assert_type(message.reply_to, str | None)
         assert_type(await message.reply(b"2", headers={"name": b"value"}), bool)
+    with suppress(StatusUnsupported):
+        found = await client.status(topic, [UUID(int=1), str(UUID(int=2))], wait_s=0.1)
+        assert_type(found, list[MessageStatus])
+        assert_type(found[0]["partition"], int | None)
     with suppress(InboxUnknown):
         await client.reply("0.1", b"2", headers=[("name", None)])
 

@@ -121,7 +121,7 @@ async def settle_world(client: Client) -> None:
     await admin.create_role("shop", {"topic:orders": ["publish"]})
     await admin.create_user("ada", ["shop"])
     await admin.create_exchange("news", type="topic")
-    await admin.create_topic("orders")
+    await admin.create_topic("orders", status="1h")
     await admin.create_topic("prices", kind="stream", partitions=2)
     await admin.bind("news", "prices", "price.*")
     for topic in ("orders", "prices"):

@@ -1,4 +1,4 @@
-"""Limits and known ids of topics with replicas: the next leader goes on with them."""
+"""Limits, known ids and statuses of topics with replicas: the next leader goes on with them."""
 
 from __future__ import annotations
 
@@ -56,3 +56,31 @@ async def test_the_next_leader_goes_on_within_the_limit(env: SimEnv, end: Killin
         assert await client.taken("t") == ["4", "5", "6"]
         await leader.start()
         await until_alike(second, [leader, *others])
+
+
+async def states(client: RawClient, *ids: int) -> list[str]:
+    found = await client.administer("message.status", topic="t", ids=[str(UUID(int=id)) for id in ids])
+    return [each["state"] for each in found]
+
+
+@pytest.mark.parametrize("end", [kill, power_off])
+@simulated
+async def test_any_broker_and_the_next_leader_tell_what_became_of_messages(env: SimEnv, end: Killing) -> None:
+    async with replicated_topic(env, status="7d") as (leader, others):
+        client, elsewhere = await leader.client(), await others[0].client()
+        assert [await publish_known(client, id) for id in range(4)] == [0, 1, 2, 3]
+        subscription = (await client.call(m.Subscribe("t"))).subscription
+        for verdict in (m.Verdict.ACK, m.Verdict.REJECT):
+            await client.settle(subscription, await client.pull(subscription, records_max=1), verdict)
+        await client.pull(subscription, records_max=1)
+        await trio.sleep(1)
+        before = ["settled", "dead", "delivered", "stored", "unknown"]
+        assert await states(elsewhere, *range(5)) == await states(client, *range(5)) == before
+        await end(leader)
+        second = await next_leader(others)
+        for broker in others:
+            assert (await states(await broker.client(), *range(5)))[:2] == ["settled", "dead"]
+        assert (await states(await second.client(), *range(5)))[3:] == ["stored", "unknown"]
+        await leader.start()
+        await until_alike(second, [leader, *others])
+        assert (await states(await leader.client(), 1)) == ["dead"]

@@ -192,4 +192,15 @@ BROKER_MUTATIONS = (
         seed=0,
         says="the place of the first one",
     ),
+    Mutation(
+        name="the ending of a dead letter is kept in memory alone",
+        breaks="A status that was confirmed survives a loss of power.",
+        guarantee="Status of messages",
+        module="linn.core.queue.subscription",
+        original="self._events.add(Ended(first, end, ending))",
+        planted="del ending",
+        simulation="statuses",
+        seed=0,
+        says="not one of",
+    ),
 )

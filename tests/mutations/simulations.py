@@ -39,6 +39,7 @@ _RUNS = {
     "producers of a log": ("storage", "producer_walks", "live_and_lose_power"),
     "known ids": ("broker", "test_dedup", "publish_and_lose_power"),
     "ids in transactions": ("broker", "test_dedup", "end_and_publish_again"),
+    "statuses": ("broker", "test_message_status", "live_and_lose_power"),
     "overflow": ("broker", "test_overflow", "overflow_and_lose_power"),
     "sharing": ("broker", "sharing_run", "share"),
     "single active": ("broker", "single_active_walk", "walk"),

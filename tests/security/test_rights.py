@@ -10,6 +10,7 @@ from __future__ import annotations
 import json
 from collections.abc import Awaitable, Callable, Iterable
 from typing import Any, NamedTuple
+from uuid import UUID
 
 import pytest
 from raw_client import RawClient, Refused, broker_on, connected, records, simulated
@@ -30,6 +31,7 @@ FILE = """
 roles = ["administrator"]
 
 [topics.q]
+status = "1h"
 [topics.s]
 kind = "stream"
 [topics.both]
@@ -182,6 +184,7 @@ ROWS = [
     Row("topic.delete", ["configure topic:none"], _verb("topic.delete", name="none")),
     Row("topic.show", ["see topic:q"], _verb("topic.show", name="q")),
     Row("topic.purge", ["configure topic:q"], _verb("topic.purge", name="q")),
+    Row("message.status", ["see topic:q"], _verb("message.status", topic="q", ids=[str(UUID(int=1))])),
     Row("exchange.create", ["configure exchange:new"], _verb("exchange.create", name="new")),
     Row(
         "exchange.create",

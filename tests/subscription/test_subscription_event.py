@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from linn.core.errors.tree import LogCorrupt
-from linn.core.queue.dead_letter import DeadLetters, DeadReason, Intent
+from linn.core.queue.dead_letter import Dead, DeadLetters, DeadReason, Intent
 from linn.core.queue.event import (
     DELIVERY_ID_MAX,
     OFFSET_MAX,
@@ -333,5 +333,5 @@ def test_settled_dead_letters_leave_no_intent_behind():
     dead = DeadLetters()
     dead.add(0, 4, 1, DeadReason.REJECTED)
     dead.intend(0, 4, Intent(0, 9))
-    assert dead.take(0, 4) == [(0, 4)]
+    assert dead.take(0, 4) == [(0, 4, Dead(1, DeadReason.REJECTED))]
     assert len(dead) == 0

@@ -33,6 +33,7 @@ from linn.core.admin.everywhere import everywhere, wait_known
 from linn.core.admin.exchanges import ExchangeAdministration
 from linn.core.admin.groups import GroupAdministration
 from linn.core.admin.led_logs import LedLogs
+from linn.core.admin.messages import find_messages
 from linn.core.admin.stored_entries import TOPIC, settings_of_topics
 from linn.core.admin.subscriptions import SubscriptionAdministration
 from linn.core.admin.topic_description import JsonText
@@ -225,6 +226,7 @@ class Administration:
                 _on(verbs.SHOW_TOPIC, topics.show),
                 _on_behalf(verbs.LIST_TOPICS, definitions.list_topics),
                 _on(verbs.PURGE_TOPIC, subscriptions.purge),
+                _on(verbs.FIND_MESSAGES, partial(find_messages, self.catalog, self.long_work)),
                 _on(verbs.CREATE_EXCHANGE, exchanges.create),
                 _on_behalf(verbs.DELETE_EXCHANGE, exchanges.delete),
                 _on_behalf(verbs.SHOW_EXCHANGE, exchanges.show),

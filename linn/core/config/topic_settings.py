@@ -254,6 +254,14 @@ class TopicSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
             extra={"none": "off"},
         ),
     ] = msgspec.field(default=None, name="dedup")
+    status_ms: Annotated[
+        Retention | None,
+        msgspec.Meta(
+            description="How long the topic can be asked what became of a message, by its id, after it was stored; "
+            'or "off".',
+            extra={"none": "off"},
+        ),
+    ] = msgspec.field(default=None, name="status")
     interceptors: Annotated[
         tuple[str, ...],
         msgspec.Meta(
@@ -304,6 +312,7 @@ NEW_KEYS = (
     "levels",
     "order_window",
     "dedup",
+    "status",
 )
 """Keys that brokers of the version before do not know. They are stored only where they are set, so that these brokers
 can read all other topics.

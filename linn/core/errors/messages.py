@@ -10,3 +10,9 @@ class MessageInDoubt(TopicError):
 
     code = "message.in_doubt"
     retriable = True
+
+
+class StatusUnsupported(TopicError):
+    """The topic can't be asked about messages by their ids: it has no `status`."""
+
+    code = "message.status_unsupported"

@@ -42,6 +42,17 @@ class DeadReason(IntEnum):
         return self.name.lower()
 
 
+class Ending(IntEnum):
+    """The way in which a record ended that no consumer settled. The numbers are stored; `DeadReason` has some."""
+
+    MAX_DELIVERIES = 1
+    REJECTED = 2
+    EXPIRED = 3
+    OVERFLOW = 4
+    DROPPED = 5
+    """To make room, by an operator, or by retention."""
+
+
 class Dead(NamedTuple):
     """Number of attempts, and the reason why there are no more."""
 
@@ -99,10 +110,15 @@ class DeadLetters:
         for start, stop, value in earlier:
             self._intents.set(start, stop, value)
 
-    def take(self, first: int, end: int) -> list[tuple[int, int]]:
-        """Remove the dead records of [first, end) and their intents; returns the removed ranges, in order."""
+    def take(self, first: int, end: int) -> list[tuple[int, int, Dead]]:
+        """Remove the dead records of [first, end) and their intents; returns the removed ones, in order."""
         self._intents.take(first, end)
-        return [(start, stop) for start, stop, _ in self._dead.take(first, end)]
+        return self._dead.take(first, end)
+
+    def at(self, offset: int) -> Dead | None:
+        """The death of the record at an offset; None: it is not dead."""
+        found = self._dead.pieces(offset, offset + 1)
+        return found[0][2] if found else None
 
     def intended(self) -> list[DeadRange]:
         """The dead records of the step that was begun, lowest offset first."""

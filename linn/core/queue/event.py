@@ -23,7 +23,7 @@ from operator import lt
 from typing import ClassVar, Final, TypeVar
 
 from linn.core.errors.tree import LogCorrupt
-from linn.core.queue.dead_letter import DeadReason
+from linn.core.queue.dead_letter import DeadReason, Ending
 from linn.core.queue.event_run import (
     Columns,
     EventRun,
@@ -194,8 +194,31 @@ class Explained:
         return (self.kind, 0, 0, 0, self.first, self.end, 0)
 
 
+@dataclass(frozen=True, slots=True)
+class Ended:
+    """[first, end), which the same record of the log settles, ended in this way, and not by a consumer."""
+
+    kind: ClassVar[int] = 12
+    first: int
+    end: int
+    ending: Ending
+
+    def row(self) -> Row:
+        return (self.kind, self.ending, 0, 0, self.first, self.end, 0)
+
+
 SingleEvent = (
-    Started | Acquired | Settled | Returned | Died | Intended | Skipped | DeliveryIdsStarted | Decided | Explained
+    Started
+    | Acquired
+    | Settled
+    | Returned
+    | Died
+    | Intended
+    | Skipped
+    | DeliveryIdsStarted
+    | Decided
+    | Explained
+    | Ended
 )
 """One row of the log."""
 SubscriptionEvent = SingleEvent | EventRun | Snapshot
@@ -209,6 +232,7 @@ _FROM_ROW: Final[dict[int, Callable[[int, int, int, int, int], SingleEvent]]] = 
     Skipped.kind: lambda reason, number, first, end, argument: Skipped(first),
     DeliveryIdsStarted.kind: lambda reason, number, first, end, argument: DeliveryIdsStarted(argument),
     Intended.kind: lambda reason, number, first, end, argument: Intended(first, end, number, argument),
+    Ended.kind: lambda reason, number, first, end, argument: Ended(first, end, Ending(reason)),
 }
 _COLUMNS: Final = {
     Acquired.kind: Columns(numbers=True, arguments=True),
@@ -218,11 +242,13 @@ _COLUMNS: Final = {
     Decided.kind: Columns(numbers=True, arguments=True, holders=True),
     Explained.kind: Columns(texts=True),
     Intended.kind: Columns(numbers=True, arguments=True),
+    Ended.kind: Columns(reasons=True),
 }
 """Columns of rows about a range of offsets, besides the range."""
 _WITH_DELIVERY_ID: Final = frozenset({Started.kind, Acquired.kind, DeliveryIdsStarted.kind, Decided.kind})
 _WITH_ATTEMPT: Final = frozenset({Acquired.kind, Decided.kind})
-_REASONS: Final = frozenset(DeadReason)
+_REASONS: Final[dict[int, frozenset[int]]] = {Died.kind: frozenset(DeadReason), Ended.kind: frozenset(Ending)}
+"""The reasons that rows of a kind may have; of other kinds it is 0."""
 _WITH_TABLES: Final = frozenset[type]({Decided, Explained})
 
 
@@ -413,7 +439,7 @@ def _is_sound(run: EventRun) -> bool:
         min(run.firsts) >= 0
         and all(map(lt, run.firsts, run.ends))
         and (not run.arguments or 0 <= min(run.arguments) <= max(run.arguments) <= _argument_max(run.kind))
-        and _REASONS.issuperset(run.reasons)
+        and _REASONS.get(run.kind, frozenset()).issuperset(run.reasons)
         and (run.kind not in _WITH_ATTEMPT or min(run.numbers) > 0)
     )
 
@@ -428,7 +454,7 @@ def _decode_row(row: Row) -> SingleEvent:
     sound = (
         (0 <= first < end if kind in _COLUMNS else first >= 0)
         and 0 <= argument <= _argument_max(kind)
-        and (kind == Died.kind) == (reason in _REASONS)
+        and reason in _REASONS.get(kind, (0,))
         and (kind != Acquired.kind or number > 0)
     )
     event = make(reason, number, first, end, argument) if make is not None and sound else None
@@ -517,6 +543,8 @@ def _joined(last: SubscriptionEvent, event: SubscriptionEvent) -> SubscriptionEv
             return Died(first, stop, attempts, reason)
         case Explained(first, end, cause), Explained(start, stop, other) if end == start and cause == other:
             return Explained(first, stop, cause)
+        case Ended(first, end, ending), Ended(start, stop, other_ending) if end == start and ending == other_ending:
+            return Ended(first, stop, ending)
     return None
 
 

@@ -217,9 +217,14 @@ class PartitionQueue:
 
     # --- time to live ---
 
-    def set_keeping(self, *, trims: bool, ttl_ms: int | None) -> None:
-        """Set whether settled records are trimmed, and the TTL of the topic's own queue; None: it has none."""
+    def set_keeping(self, *, trims: bool, ttl_ms: int | None, endings: bool = False) -> None:
+        """Set whether settled records are trimmed, the TTL of the topic's own queue, None: it has none, and whether
+        that queue keeps how records ended.
+        """
         self.trimming.trims = trims
+        self.subscription.keeps_endings = endings and not self.name
+        if not self.subscription.keeps_endings:
+            self.subscription.forget_endings(self.partition.log.bounds()[1])
         if not self.name and (ttl_ms is not None or self.expiry is not None):
             self._expires().set_ttl(ttl_ms)
 

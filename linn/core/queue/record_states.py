@@ -16,12 +16,13 @@ from itertools import chain
 from typing import NamedTuple
 
 from linn.core.errors.tree import LogCorrupt
-from linn.core.queue.dead_letter import DeadLetters, DeadReason, Intent
+from linn.core.queue.dead_letter import DeadLetters, DeadReason, Ending, Intent
 from linn.core.queue.event import (
     Acquired,
     Decided,
     DeliveryIdsStarted,
     Died,
+    Ended,
     Explained,
     Intended,
     Returned,
@@ -42,7 +43,7 @@ CAUSES_MAX = 8_192
 """Limit of the ranges of records whose reasons are kept, of one subscription on one partition: 4 MiB at most, texts of
 255 bytes and all. Beyond half of it only the reasons of dead records are.
 """
-_BESIDE_STATES = (Intended.kind, Explained.kind)
+_BESIDE_STATES = (Intended.kind, Explained.kind, Ended.kind)
 """Kinds of events about records whose state another event says."""
 
 
@@ -65,7 +66,7 @@ class DecidedRange(NamedTuple):
 class RecordStates:
     """The state of one shared subscription. It makes no decisions and produces no events."""
 
-    __slots__ = ("causes", "cursor", "dead", "decided", "leases", "low", "orphaned", "returned", "settled")
+    __slots__ = ("causes", "cursor", "dead", "decided", "ended", "leases", "low", "orphaned", "returned", "settled")
 
     def __init__(self, start: int) -> None:
         assert start >= 0
@@ -84,6 +85,8 @@ class RecordStates:
         """Attempts so far, by offset."""
         self.causes: OffsetMap[str] = OffsetMap()
         """Reasons that consumers gave for returning or rejecting records, whatever their states are now."""
+        self.ended: OffsetMap[Ending] = OffsetMap()
+        """Endings of settled records that no consumer settled, where they are kept."""
 
     # --- moving records ----------------------------------------------------------------------------------------------
 
@@ -188,6 +191,8 @@ class RecordStates:
             case Explained(first, end, cause):
                 for start, stop in self.settled.gaps(max(first, self.low), end) if end > self.low else ():
                     self.causes.set(start, stop, cause)
+            case Ended(first, end, ending):
+                self.ended.set(first, end, ending)
             case Skipped(offset):
                 self.forget_before(offset)
             case DeliveryIdsStarted(next_delivery_id):
@@ -314,6 +319,7 @@ class RecordStates:
             self._decided_run(),
             self._explained_run(),
             self._intended_run(),
+            self._ended_run(),
         ]
         return Snapshot(self.low, self.leases.next_delivery_id, tuple([run for run in runs if run is not None]))
 
@@ -337,6 +343,11 @@ class RecordStates:
         causes = list(self.causes)
         run = _run_of(Explained.kind, [(first, end) for first, end, _ in causes])
         return replace(run, texts=tuple([cause for _, _, cause in causes])) if run is not None else None
+
+    def _ended_run(self) -> EventRun | None:
+        ended = list(self.ended)
+        run = _run_of(Ended.kind, [(first, end) for first, end, _ in ended])
+        return replace(run, reasons=tuple([int(ending) for _, _, ending in ended])) if run is not None else None
 
     # --- looking -----------------------------------------------------------------------------------------------------
 

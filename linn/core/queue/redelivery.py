@@ -89,6 +89,13 @@ class ReturnedRecords:
         start = next((start for start, _, attempts in ready if not attempts & LOST), None)
         return None if start is None else ready.take_from(start, records_max)
 
+    def attempts_at(self, offset: int) -> int | None:
+        """The attempts at the record at an offset so far, with the flag LOST; None: it is not here."""
+        if found := self.ready.pieces(offset, offset + 1):
+            return found[0][2]
+        delayed = self.delayed.pieces(offset, offset + 1) if self.delayed.count else ()
+        return delayed[0][2].attempts if delayed else None
+
     def promote(self, now: float) -> list[tuple[int, int, int]]:
         """Make records ready whose delay has passed; returns them as ascending (first, end, attempts).
 

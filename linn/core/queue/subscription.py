@@ -29,7 +29,7 @@ from math import ceil
 
 from linn.core.errors.texts import reason_text
 from linn.core.errors.tree import DeliveryNotCurrent, LimitExceeded, SubscriptionWrongKind
-from linn.core.queue.dead_letter import DeadReason, Intent
+from linn.core.queue.dead_letter import DeadReason, Ending, Intent
 from linn.core.queue.effects import Effects
 from linn.core.queue.event import (
     ATTEMPTS_MAX,
@@ -37,6 +37,7 @@ from linn.core.queue.event import (
     Decided,
     DeliveryIdsStarted,
     Died,
+    Ended,
     EventBuffer,
     Explained,
     Intended,
@@ -73,6 +74,8 @@ class SharedSubscription(SubscriptionView):
         """
         self.ordering: Ordering | None = None
         """The topic's order; None: the lowest offset is next."""
+        self.keeps_endings = False
+        """Whether the way in which records end is kept where no consumer settles them, until `forget_endings`."""
         self._states = RecordStates(start)
         self._events = EventBuffer()
 
@@ -371,7 +374,10 @@ class SharedSubscription(SubscriptionView):
 
     def dead_lettered(self, first: int, end: int) -> Effects:
         """Settle the dead records of [first, end): their copy is committed, or none is wanted."""
-        return self._settle(self._states.dead.take(first, end))
+        taken = self._states.dead.take(first, end)
+        for start, stop, dead in taken if self.keeps_endings else ():
+            self._end(start, stop, Ending(dead.reason))
+        return self._settle([piece[:2] for piece in taken])
 
     # --- the log's bounds --------------------------------------------------------------------------------------------
 
@@ -386,6 +392,8 @@ class SharedSubscription(SubscriptionView):
         gone = states.settled.gaps(states.low, offset)
         lost = sum(end - first for first, end in gone)
         states.forget_before(offset)
+        for span in gone if self.keeps_endings else ():
+            self._end(*span, Ending.DROPPED)
         self._left(gone)
         if self.ordering is not None:
             self.ordering.settled(gone)
@@ -394,21 +402,32 @@ class SharedSubscription(SubscriptionView):
 
     def purge(self, end: int) -> Effects:
         """Settle every record below `end` that waits for delivery. Leased and dead records stay."""
-        return self.settle_void(0, end)
+        return self.settle_void(0, end, Ending.DROPPED)
 
-    def settle_void(self, first: int, end: int) -> Effects:
-        """Settle undelivered offsets of [first, end), below the stable offset: they hold no deliverable record."""
+    def settle_void(self, first: int, end: int, ending: Ending | None = None) -> Effects:
+        """Settle undelivered offsets of [first, end), below the stable offset: they hold no deliverable record, or it
+        ends in this way.
+        """
         first = max(first, self._states.low)
         if first >= end:
             return Effects()
         self._states.advance(end)
-        return self._settle_waiting(first, end)
-
-    def _settle_waiting(self, first: int, end: int) -> Effects:
-        """Settle the records of [first, end) that wait for delivery."""
         dropped = [piece[:2] for piece in self._states.returned.drop(first, end)]
+        if self.keeps_endings and ending is not None:
+            for span in dropped:
+                self._end(*span, ending)
         self._left(dropped)
         return self._settle(dropped)
+
+    def _end(self, first: int, end: int, ending: Ending) -> None:
+        """Keep the way in which records end that are being settled."""
+        self._states.ended.set(first, end, ending)
+        self._events.add(Ended(first, end, ending))
+
+    def forget_endings(self, before: int) -> None:
+        """Forget the endings of records before an offset. There is no event: the next snapshot lacks them."""
+        if self._states.ended.count:
+            self._states.ended.take(0, before)
 
     def _left(self, ranges: list[Range]) -> None:
         """Note that records are not ready any more, which no consumer took."""

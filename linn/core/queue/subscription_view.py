@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
-from linn.core.queue.dead_letter import DeadRange
+from linn.core.queue.dead_letter import DeadRange, Ending
+from linn.core.queue.event import ATTEMPTS_MAX
 from linn.core.queue.lease import Lease
 from linn.core.queue.offset_ranges import Range
 from linn.core.queue.record_states import DecidedRange, Decision, RecordStates
 from linn.core.queue.subscription_statistics import SubscriptionStatistics, statistics_of
+from linn.message_status import MessageState
 
 
 class SubscriptionView:
@@ -69,6 +71,22 @@ class SubscriptionView:
         """The reason that a consumer gave last for returning or rejecting a record; "" if none was given, or kept."""
         causes = self._states.causes.pieces(offset, offset + 1) if self._states.causes.count else ()
         return causes[0][2] if causes else ""
+
+    # --- one record ---
+
+    def state_at(self, offset: int) -> tuple[MessageState, str]:
+        """The state of the record at an offset, and the reason if it is dead or ended as a dead letter."""
+        states = self._states
+        if offset < states.low or offset in states.settled:
+            ended = states.ended.pieces(offset, offset + 1)
+            return _ended_as(ended[0][2]) if ended else ("settled", "")
+        if (dead := states.dead.at(offset)) is not None:
+            return _ended_as(Ending(dead.reason))
+        if states.decided.pieces(offset, offset + 1):
+            return "decided", ""
+        attempts = 0 if offset >= states.cursor else states.returned.attempts_at(offset)
+        # What is in no other state is leased.
+        return ("delivered" if attempts is None or attempts & ATTEMPTS_MAX else "stored"), ""
 
     # --- counts ------------------------------------------------------------------------------------------------------
 
@@ -140,3 +158,9 @@ class SubscriptionView:
     def check(self) -> None:
         """Assert that each record is in exactly one state. For tests: it examines every range."""
         self._states.check()
+
+
+def _ended_as(ending: Ending) -> tuple[MessageState, str]:
+    if ending is Ending.EXPIRED:
+        return "expired", ""
+    return ("dropped", "") if ending is Ending.DROPPED else ("dead", ending.name.lower())

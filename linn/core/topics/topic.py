@@ -12,6 +12,7 @@ import logging
 from collections.abc import Awaitable, Callable, Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
+from typing import Any
 from uuid import UUID
 
 from linn.core.batch.batch import SCATTERED, TRANSACTIONAL, RecordBatch
@@ -49,7 +50,9 @@ from linn.core.topics.change import TopicChange, close_log, sync_names
 from linn.core.topics.clipped_logs import ClippedLogs
 from linn.core.topics.dedup import Dedup
 from linn.core.topics.deletion import TopicDeletion
+from linn.core.topics.message_ids import known_for
 from linn.core.topics.message_limit import check_steps
+from linn.core.topics.message_status import MessageStatuses
 from linn.core.topics.retired_subscriptions import RetiredSubscriptions
 from linn.core.topics.room import Room
 from linn.core.topics.served_columns import SERVED_BY_FEW, add_key_hashes, check_served
@@ -132,6 +135,8 @@ class Topic:
         self.room = Room(self, host.spawn)
         self.dedup: Dedup | None = None
         """The ids of messages that are not stored again; None: ids don't count."""
+        self.statuses: MessageStatuses | None = None
+        """The ids of messages that the topic can be asked about; None: it can't."""
         self._retired = RetiredSubscriptions()
         self._clipped = ClippedLogs(name)
         self._deletion = TopicDeletion(host.engine, self.make_log)
@@ -148,10 +153,12 @@ class Topic:
         try:
             for index in range(self.settings.partitions):
                 self.partitions[index] = await self._open_log(PartitionId(self.name, index))
-            if self.settings.dedup_ms is not None:
-                self.dedup = Dedup(self._clock, self.settings.dedup_ms)
-                for partition in self.partitions.values():
+            self._adopt_ids(self.settings)
+            for partition in self.partitions.values():
+                if self.dedup is not None:
                     await self.dedup.load(partition)
+                if self.statuses is not None:
+                    await self.statuses.load(partition)
             await self._prepare(change)
         except LinnError:
             await change.abandon(keeps_empty=True)
@@ -165,7 +172,7 @@ class Topic:
         self._leave(led_by())
         self.led_by, self.subscriptions, self.positions = led_by, {}, None
         self.partitions.clear()
-        self.dedup = None
+        self.dedup = self.statuses = None
         self.room.changed.clear()
 
     def _leave(self, reason: NotLeader) -> None:
@@ -282,7 +289,7 @@ class Topic:
         )
         change.added[queue.name].append(partition_queue)
         partition_queue.set_order(self._host.order_of(change.settings))
-        partition_queue.set_keeping(trims=change.settings.kind == "queue", ttl_ms=change.settings.ttl_ms)
+        partition_queue.set_keeping(**_keeping(change.settings))
         partition_queue.trimming.on_room = partial(self.room.freed, index)
         left_off = () if queue.name else self._retired.left_off(index)
         await partition_queue.recover(left_off, entry.starts[index] if index < len(entry.starts) else 0)
@@ -304,7 +311,7 @@ class Topic:
         self.partitions.update(change.partitions)
         self.room.changed.update(dict.fromkeys(self.partitions))
         self._clipped.add([partition_queue.log for partition_queue in change.partition_queues])
-        self._adopt_dedup(self.settings.dedup_ms)
+        self._adopt_ids(self.settings)
         for name, subscription in self.subscriptions.items():
             self._extend_queue(subscription, change.added[name])
         change.begin()
@@ -314,23 +321,25 @@ class Topic:
         if self.settings.kind == "queue":
             self._end_readers()
 
-    def _adopt_dedup(self, window_ms: int | None) -> None:
-        if window_ms is None:
-            self.dedup = None
-        elif self.dedup is None:
-            self.dedup = Dedup(self._clock, window_ms)
-        else:
-            self.dedup.window_s = window_ms / 1000
+    def _adopt_ids(self, settings: TopicSettings) -> None:
+        self.dedup = known_for(Dedup, self.dedup, self._clock, settings.dedup_ms)
+        self.statuses = known_for(MessageStatuses, self.statuses, self._clock, settings.status_ms)
+
+    def _kept_from(self, index: int) -> int | None:
+        """The offset from which on a partition's records are kept although they are settled; None: any."""
+        kept = [known.kept_from(index) for known in (self.dedup, self.statuses) if known is not None]
+        return min([offset for offset in kept if offset is not None], default=None)
 
     def _extend_queue(self, queue: Queue, partition_queues: Sequence[PartitionQueue]) -> None:
         for partition_queue in queue.partition_queues:
-            partition_queue.set_keeping(trims=self.settings.kind == "queue", ttl_ms=self.settings.ttl_ms)
+            partition_queue.set_keeping(**_keeping(self.settings))
             partition_queue.subscription.semantics = self.semantics
             partition_queue.set_order(self.order)
         queue.extend(partition_queues, is_single=self.settings.consumers == "one")
         self.use.follow(queue, self.settings)
         for index, partition_queue in enumerate(queue.partition_queues):
-            partition_queue.trimming.kept_from = partial(self.dedup.kept_from, index) if self.dedup else None
+            knows_ids = self.dedup is not None or self.statuses is not None
+            partition_queue.trimming.kept_from = partial(self._kept_from, index) if knows_ids else None
 
     @property
     def queue(self) -> Queue | None:
@@ -449,6 +458,8 @@ class Topic:
         base_offset = partition.append(batch) if numbers is None else partition.append_numbered(batch, numbers)
         if self.dedup is not None:
             self.dedup.appended(partition, batch)
+        if self.statuses is not None:
+            self.statuses.appended(partition, batch)
         room = self.room
         room.changed[partition.id.index] = None
         if room.is_over:
@@ -477,6 +488,8 @@ class Topic:
         for state in self.state_logs():
             await state.partition.enforce_retention(now_ms)
         self.follow_start(self.partitions)
+        if self.statuses is not None and self.queue is not None:
+            self.statuses.forget_endings(self.queue)
         for partition_queue in self.partition_queues():
             partition_queue.trimming.begin_if_due()
             partition_queue.trimming.begin_thinning_if_due()
@@ -535,6 +548,15 @@ class Topic:
         internal = [PartitionId(state_topic(number, self.name), index) for number in numbers for index in indexes]
         ids = [*(PartitionId(self.name, index) for index in indexes), groups_log(self.name)]
         await self._deletion.delete_rest([*ids, *(internal if self.semantics.survives_restart else ())])
+
+
+def _keeping(settings: TopicSettings) -> dict[str, Any]:
+    """The arguments of `PartitionQueue.set_keeping`."""
+    return {
+        "trims": settings.kind == "queue",
+        "ttl_ms": settings.ttl_ms,
+        "endings": settings.status_ms is not None,
+    }
 
 
 def _state_logs(partition_queues: Iterable[PartitionQueue]) -> list[StateLog]:

@@ -34,6 +34,7 @@ from linn.client.options import ClientOptions, Tls
 from linn.client.participants.participant import Participant
 from linn.client.produce.producer import AcksName
 from linn.client.requesting import REPLIES_MAX, REQUEST_TIMEOUT_S
+from linn.message_status import MessageStatus
 from linn.wire.messages import Description
 
 
@@ -459,6 +460,25 @@ class Client(BaseClient):
                 client.reply(message.reply_to, b"3")
         """
         self._thread.call(self._made.reply, to, value, headers=headers)
+
+    def status(self, topic: str, ids: Sequence[UUID | str], *, wait_s: float = 0.0) -> list[MessageStatus]:
+        """Ask what became of messages of a topic with a `status`, also of another producer's; in the order of `ids`.
+
+        Args:
+            ids: at most 1,000, as in the receipts of `publish`.
+            wait_s: time to wait until each message has ended: it was settled, or is dead, expired, dropped or aborted.
+                The broker is asked again and again, at most every 20 ms. A message that is unknown may still come.
+
+        Raises MessageInvalid, LimitExceeded, TopicUnknown, StatusUnsupported, Forbidden, ConnectionLost,
+        RequestTimeout.
+        Interruption: nothing is changed.
+
+        Example:
+            receipt = producer.publish(b"two coffees")
+            (found,) = client.status("orders", [receipt.id])
+            print(found["state"], found["reason"])
+        """
+        return self._thread.call(self._made.status, topic, ids, wait_s=wait_s)
 
 
 def connect(

@@ -1,0 +1,31 @@
+"""The status of a message, asked by its id."""
+
+from __future__ import annotations
+
+from typing import Literal, TypedDict
+
+IDS_MAX = 1_000
+"""Limit of the ids in one request: each takes some microseconds for each partition of the topic."""
+
+MessageState = Literal[
+    "unknown", "in_doubt", "aborted", "stored", "delivered", "decided", "settled", "dead", "expired", "dropped"
+]
+ENDED: frozenset[MessageState] = frozenset({"settled", "dead", "expired", "dropped", "aborted"})
+"""States that do not change any more, unless a message of the same id is published again."""
+
+
+class MessageStatus(TypedDict):
+    """The status of one message, and its place."""
+
+    id: str
+    state: MessageState
+    """unknown: the topic knows no such id. in_doubt: it is not confirmed yet, or in an open transaction; aborted: in an
+    aborted one. stored: no consumer has had it; delivered: one has it, or had it; decided: a consumer that settles in
+    two phases has accepted it. settled: by a consumer. dead: it became a dead letter, or was dropped in place of that.
+    expired: its time to live was over. dropped: to make room, by retention, or by an operator.
+    """
+    reason: str
+    """The reason why it is dead: "rejected", "max_deliveries" or "overflow"; "" in other states."""
+    partition: int | None
+    """None if the message is unknown."""
+    offset: int | None

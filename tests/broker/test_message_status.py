@@ -1,0 +1,271 @@
+"""The status of messages, by their ids: in every state, for anybody, after restarts and losses of power."""
+
+from __future__ import annotations
+
+from random import Random
+from typing import Any
+from uuid import UUID
+
+import pytest
+import trio
+from raw_client import ALWAYS, RawClient, Refused, after_power_loss, broker_on, connected, served, simulated
+from seeds import tiered
+from test_dedup import send, with_ids
+from test_transactions import Owner
+
+from linn.core.batch.builder import build_from_records
+from linn.core.batch.record import Record
+from linn.core.topics import message_ids
+from linn.message_status import IDS_MAX
+from linn.testing.deterministic import run_simulation
+from linn.testing.sim_env import SimEnv
+from linn.wire import messages as m
+
+ACK, NACK, REJECT, *_ = m.Verdict
+QUEUE = '[topics.t]\nstatus = "7d"\n'
+LIMITED = QUEUE + 'records_max = 2\noverflow = "drop-head"\n'
+DEAD = QUEUE + 'dead_letter = "dead"\nmax_deliveries = 2\nttl = "1h"\n[topics.dead]\nstatus = "7d"\n'
+
+
+async def status(client: RawClient, *ids: int, topic: str = "t") -> list[str]:
+    """The states of messages, with the reasons of dead ones."""
+    found = await client.administer("message.status", topic=topic, ids=[str(UUID(int=id)) for id in ids])
+    assert [each["id"] for each in found] == [str(UUID(int=id)) for id in ids]
+    return [" ".join([each["state"], each["reason"]]).strip() for each in found]
+
+
+async def settle_one(client: RawClient, subscription: int, verdict: int, **options: Any) -> None:
+    """Take the next message of the queue, and settle it."""
+    event = await client.pull(subscription, records_max=1)
+    await client.settle(subscription, event, verdict, **options)
+
+
+@served(QUEUE)
+async def test_a_message_is_unknown_then_stored_delivered_and_settled(client: RawClient) -> None:
+    assert await status(client, 7) == ["unknown"]
+    await send(client, with_ids(7, 8, 9))
+    assert await status(client, 9, 7, 5, 8, 7) == ["stored", "stored", "unknown", "stored", "stored"]
+    subscription = (await client.call(m.Subscribe("t"))).subscription
+    event = await client.pull(subscription, records_max=1)
+    assert await status(client, 7, 8) == ["delivered", "stored"]
+    await client.settle(subscription, event, NACK)
+    assert await status(client, 7, 8) == ["delivered", "stored"], "a consumer had it"
+    await settle_one(client, subscription, ACK)
+    await settle_one(client, subscription, ACK)
+    assert await status(client, 7, 8, 9) == ["settled", "settled", "stored"]
+
+
+@served(QUEUE)
+async def test_the_answer_has_the_place(client: RawClient) -> None:
+    await send(client, with_ids(1, 2))
+    first, second = await client.administer("message.status", topic="t", ids=[str(UUID(int=2)), str(UUID(int=3))])
+    assert (first["partition"], first["offset"], first["reason"]) == (0, 1, "")
+    assert (second["partition"], second["offset"]) == (None, None)
+
+
+@served(QUEUE)
+async def test_messages_without_ids_of_their_own_count_up_from_the_first(client: RawClient) -> None:
+    base = (1 << 128) - 2
+    await send(client, build_from_records([Record(value=b"%d" % n) for n in range(4)], base_id=base))
+    assert await status(client, base, base + 1, 0, 1, 2) == ["stored"] * 4 + ["unknown"]
+
+
+@served(DEAD)
+async def test_dead_letters_have_reasons_and_can_be_asked_about_where_they_are(env: SimEnv) -> None:
+    client = await connected(env)
+    await send(client, with_ids(1, 2, 3, 4))
+    subscription = (await client.call(m.Subscribe("t"))).subscription
+    await settle_one(client, subscription, REJECT)
+    await settle_one(client, subscription, NACK)
+    await settle_one(client, subscription, NACK)
+    await settle_one(client, subscription, ACK)
+    await trio.sleep(2)
+    assert await status(client, 1, 2, 3, 4) == ["dead rejected", "dead max_deliveries", "settled", "stored"]
+    assert await status(client, 1, 2, 3, topic="dead") == ["stored", "stored", "unknown"]
+    await trio.sleep(3700)
+    client = await connected(env)
+    assert await status(client, 4, 1) == ["expired", "dead rejected"]
+
+
+@served(QUEUE + 'ttl = "20s"\n')
+async def test_a_message_that_expires_without_a_dead_letter_topic_is_expired(client: RawClient) -> None:
+    await send(client, with_ids(1))
+    await trio.sleep(25)
+    assert await status(client, 1) == ["expired"]
+
+
+@served(LIMITED)
+async def test_messages_that_made_room_are_dropped(client: RawClient) -> None:
+    for id in range(5):
+        await send(client, with_ids(id))
+        await trio.sleep(1)
+    assert await status(client, *range(5)) == ["dropped"] * 3 + ["stored"] * 2
+    await client.administer("topic.purge", name="t")
+    assert await status(client, *range(5)) == ["dropped"] * 5
+
+
+@served('[topics.t]\nkind = "stream"\nstatus = "7d"\n')
+async def test_a_message_of_a_stream_is_stored_or_unknown(client: RawClient) -> None:
+    await send(client, with_ids(1))
+    assert await status(client, 1, 2) == ["stored", "unknown"]
+
+
+@served(QUEUE + 'delivery = "exactly-once"\n')
+async def test_a_decided_message_is_decided_until_it_is_done(client: RawClient) -> None:
+    await send(client, with_ids(1))
+    subscription = (await client.call(m.Subscribe("t", member="ann", two_phase=True))).subscription
+    event = await client.pull(subscription)
+    await client.settle(subscription, event, m.Verdict.READY)
+    assert await status(client, 1) == ["decided"]
+    await client.settle(subscription, event, m.Verdict.DONE)
+    assert await status(client, 1) == ["settled"]
+
+
+@pytest.mark.parametrize("commit", [True, False])
+def test_a_message_of_a_transaction_is_in_doubt_until_it_ends(commit: bool) -> None:
+    async def scenario(env: SimEnv) -> None:
+        async with broker_on(env, QUEUE):
+            client = await connected(env)
+            owner = await Owner.open(client)
+            await owner.publish("t", ["1"], id=UUID(int=1))
+            assert await status(client, 1) == ["in_doubt"]
+            await owner.end(commit=commit)
+            assert await status(client, 1) == ["stored" if commit else "aborted"]
+            if not commit:
+                await send(client, with_ids(1))
+                assert await status(client, 1) == ["stored"], "it was published again"
+
+    run_simulation(1, scenario)
+
+
+@served(QUEUE + 'partitions = 3\npartitioner = "murmur2"\n')
+async def test_a_message_is_found_in_any_partition(client: RawClient) -> None:
+    for partition in range(3):
+        await client.call(m.Publish("t", partition=partition), [with_ids(partition)])
+    assert await status(client, 2, 0, 1, 3) == ["stored"] * 3 + ["unknown"]
+
+
+@served('[topics.t]\ndead_letter = "d"\n[topics.d]\n')
+async def test_status_begins_and_ends_live(client: RawClient) -> None:
+    with pytest.raises(Refused, match=r"message\.status_unsupported"):
+        await status(client, 1)
+    await send(client, with_ids(1))
+    await client.administer("topic.alter", name="t", settings={"status": "1h"})
+    await send(client, with_ids(2))
+    subscription = (await client.call(m.Subscribe("t"))).subscription
+    await settle_one(client, subscription, REJECT)
+    await settle_one(client, subscription, REJECT)
+    await trio.sleep(1)
+    assert await status(client, 1, 2) == ["unknown", "dead rejected"], "ids count from the change on"
+    await client.administer("topic.alter", name="t", settings={"status": "off"})
+    with pytest.raises(Refused, match=r"message\.status_unsupported"):
+        await status(client, 2)
+
+
+@served(QUEUE)
+async def test_wrong_questions_are_refused(client: RawClient) -> None:
+    for topic, ids, code in (
+        ("u", [], "topic.unknown"),
+        ("t", ["7"], "config.invalid"),
+        ("t", [7], "config.invalid"),
+        ("t", ["x" * 1000], "config.invalid"),
+        ("t", [str(UUID(int=1))] * (IDS_MAX + 1), "limit.exceeded"),
+        ("t", [str(UUID(int=1))] * 40_000, "limit.exceeded"),
+    ):
+        with pytest.raises(Refused) as refused:
+            await client.administer("message.status", topic=topic, ids=ids)
+        assert refused.value.code == code
+    assert await status(client) == []
+    assert await status(client, *range(IDS_MAX)) == ["unknown"] * IDS_MAX
+
+
+# --- restarts ---------------------------------------------------------------------------------------------------------
+
+
+@simulated
+async def test_outcomes_survive_restarts_as_long_as_they_are_kept(env: SimEnv) -> None:
+    text = QUEUE.replace("7d", "600s") + 'dead_letter = "d"\n[topics.d]\n'
+    async with broker_on(env, text):
+        client = await connected(env)
+        await send(client, with_ids(1, 2, 3))
+        subscription = (await client.call(m.Subscribe("t"))).subscription
+        await settle_one(client, subscription, ACK)
+        await settle_one(client, subscription, REJECT)
+        await settle_one(client, subscription, ACK)
+        await trio.sleep(2)
+    for _ in range(2):
+        async with broker_on(env, text):
+            client = await connected(env)
+            assert await status(client, 1, 2, 3) == ["settled", "dead rejected", "settled"]
+            await trio.sleep(200)
+    async with broker_on(env, text) as broker:
+        await trio.sleep(300)
+        client = await connected(env)
+        assert await status(client, 1, 2, 3) == ["unknown"] * 3
+        (queue,) = broker.topics["t"].queue.partition_queues  # type: ignore[union-attr]
+        assert queue.partition.start_offset == 3, "nothing is kept once its id is forgotten"
+        assert not queue.subscription._states.ended.count
+
+
+def live_and_lose_power(seed: int) -> None:
+    """Messages are published, taken, acked and rejected over losses of power; each confirmed one has its status."""
+    rng = Random(seed)
+    text = ALWAYS + QUEUE + 'dead_letter = "dead"\nrecords_max = 8\noverflow = "drop-head"\n[topics.dead]\n'
+    text += 'kind = "stream"\nstatus = "7d"\n'
+    sent: dict[int, set[str]] = {}
+    """The states that each confirmed message may have."""
+
+    async def work(env: SimEnv) -> None:
+        env.disk.crash_at = len(env.disk.operations) + rng.randrange(40, 400)
+        async with broker_on(env, text):
+            client = await connected(env, producer_id=0)
+            subscription = (await client.call(m.Subscribe("t"))).subscription
+            for _ in range(100):
+                if rng.random() < 0.5:
+                    ids = [rng.getrandbits(40) for _ in range(rng.randint(1, 3))]
+                    await send(client, with_ids(*ids))
+                    sent.update({id: {"stored", "delivered", "dropped"} for id in ids})
+                    continue
+                event = await client.pull(subscription, records_max=rng.randint(1, 3))
+                taken = [record.id.int for batch in event.batches for record in batch.records() if record.id]
+                verdict = rng.choice((ACK, REJECT, NACK))
+                outcome = {ACK: {"settled"}, REJECT: {"dead rejected"}, NACK: {"delivered", "dropped"}}[verdict]
+                for id in taken:
+                    sent[id] = sent.get(id, {"stored", "delivered", "dropped"}) | outcome
+                if taken:
+                    await client.settle(subscription, event, verdict)
+                    # A nack is no promise that survives.
+                    sent.update({id: outcome | ({"stored"} if verdict == NACK else set()) for id in taken})
+
+    async def scenario(env: SimEnv) -> None:
+        for _ in range(4):
+            if not await env.run_until_death(work):
+                env.crash()
+            env = await after_power_loss(env, text)
+        async with broker_on(env, text):
+            client = await connected(env)
+            await trio.sleep(2)
+            ids = list(sent)
+            found = dict(zip(ids, await status(client, *ids), strict=True))
+            for id, state in found.items():
+                assert state in sent[id], f"{id} is {state}, not one of {sent[id]}"
+            dead = [id for id, state in found.items() if state == "dead rejected"]
+            assert await status(client, *dead, topic="dead") == ["stored"] * len(dead), "a copy of each"
+            waiting = {id for id, state in found.items() if state in ("stored", "delivered")}
+            taken = await client.taken("t")
+            assert set(map(int, taken)) >= waiting & sent.keys()
+
+    run_simulation(seed, scenario)
+
+
+@pytest.mark.parametrize("seed", tiered(range(16), 2))
+def test_power_losses_change_no_status(seed: int) -> None:
+    live_and_lose_power(seed)
+
+
+@served(QUEUE)
+async def test_the_number_of_ids_has_a_limit(client: RawClient, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(message_ids, "IDS_MAX", 10)
+    for id in range(30):
+        await send(client, with_ids(id))
+    assert await status(client, 5, 20, 29) == ["unknown", "stored", "stored"]
