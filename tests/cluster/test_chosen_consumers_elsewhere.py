@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import pytest
 import trio
 from broker_world import broker_world
-from raw_client import Refused, values
+from raw_client import values
 from simulated_time import simulated
 from test_consumers_elsewhere import apart, subscribed
 
@@ -60,14 +59,3 @@ async def test_the_leader_deletes_a_queue_that_nobody_uses_and_all_brokers_know(
         await trio.sleep(35)
         for each in (client, other):
             assert [it["name"] for it in await each.administer("topic.list")] == []
-
-
-@simulated
-async def test_a_cluster_refuses_topics_that_are_not_kept(env: SimEnv) -> None:
-    async with broker_world(env) as world:
-        _, (door, _) = await apart(world, kind="queue")
-        client = await door.client()
-        for lifetime in ("broker", "connection"):
-            with pytest.raises(Refused) as refused:
-                await client.administer("topic.create", name="r", settings={"lifetime": lifetime})
-            assert refused.value.code == "topic.lifetime_unsupported"

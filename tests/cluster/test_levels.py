@@ -147,7 +147,7 @@ async def test_an_older_broker_does_not_start_in_a_newer_cluster(env: SimEnv) ->
         old = SimBroker(world, 2, "", "", 1)
         old.level = OLD
         before = world.store.content()
-        with pytest.raises(MetadataLater, match="has level 2, and this version of linn knows up to level 1"):
+        with pytest.raises(MetadataLater, match="has level 3, and this version of linn knows up to level 1"):
             await old.start()
         assert world.store.content() == before
         old.level = NEW

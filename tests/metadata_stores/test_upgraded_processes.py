@@ -137,12 +137,12 @@ def test_brokers_of_the_earlier_version_are_upgraded_one_after_the_other_under_l
             if number < 3 and installed == ROOT:
                 refused = run(cluster, "cluster", "upgrade", at=number)
                 assert refused.returncode == 1, refused.stdout
-                assert "an older version, which does not know level 2" in refused.stderr
+                assert "an older version, which does not know level 3" in refused.stderr
         status = json.loads(run(cluster, "cluster", "status", "--json", at=1).stdout)
         assert (status["level"], [node["levels"] for node in status["nodes"]]) == (1, [[1, LEVEL]] * 3)
-        assert "the cluster has level 1, and all nodes know level 2" in run(cluster, "doctor", "--json", at=1).stdout
+        assert "the cluster has level 1, and all nodes know level 3" in run(cluster, "doctor", "--json", at=1).stdout
         upgraded = run(cluster, "cluster", "upgrade", at=3)
-        assert upgraded.stdout == "the cluster has level 2; it had 1\n", upgraded.stderr
+        assert upgraded.stdout == "the cluster has level 3; it had 1\n", upgraded.stderr
         until(lambda: all(cluster.status(number)["level"] == LEVEL for number in cluster.brokers))
         load.longest_gap(time.monotonic())
         with linn.sync.connect(cluster.brokers[2].url) as client, client.transaction("billing") as tx:
@@ -154,6 +154,6 @@ def test_brokers_of_the_earlier_version_are_upgraded_one_after_the_other_under_l
     count = sum(len(outcomes) for outcomes in load.sent.values())
     print(f"{count} confirmations, the longest wait was {load.longest_gap_until_now(at_s):.2f} s")
     installations.install(4, earlier)
-    with pytest.raises(BrokerNotReady, match="has level 2, and this version of linn reads up to level 1"):
+    with pytest.raises(BrokerNotReady, match="has level 3, and this version of linn reads up to level 1"):
         cluster.broker(4).start()
     assert 4 not in cluster.states(1)

@@ -28,6 +28,7 @@ from linn.core.admin.cluster_operations import ClusterOperations
 from linn.core.admin.connections import ConnectionAdministration
 from linn.core.admin.definitions import DefinitionsAdministration
 from linn.core.admin.deliveries import DeliveryAdministration
+from linn.core.admin.endings import Endings
 from linn.core.admin.entry_store import EntryStore
 from linn.core.admin.everywhere import everywhere, wait_known
 from linn.core.admin.exchanges import ExchangeAdministration
@@ -74,7 +75,6 @@ from linn.core.security.policy import Policy
 from linn.core.services.services import Services
 from linn.core.topics.catalog import Catalog
 from linn.core.topics.live_settings import differences
-from linn.core.topics.topic import Topic
 from linn.core.topics.topic_maker import PluginMaker, TopicMaker
 from linn.core.transactions.cluster_coordinator import ClusterCoordinator
 from linn.core.transactions.coordinator import TransactionCoordinator
@@ -158,7 +158,6 @@ class Administration:
             # The cluster's store decides about topics and exchanges; `make_configured` adds what is only in the file.
             own = {name: topic for name, topic in self.config.topics.items() if name == AUDIT_TOPIC}
             self.config = replace(self.config, topics=own, exchanges={}, topic_lines={name: {} for name in own})
-        self.topic_maker.delete_unused = self._delete_unused
         self._entries = EntryStore(self.metadata, self.long_work)
         self._groups = GroupAdministration(self.catalog, self.groups, self.config)
         self._subscriptions = SubscriptionAdministration(self.catalog, self._entries)
@@ -180,6 +179,8 @@ class Administration:
             self._subscriptions,
             self.long_work,
         )
+        self.endings = Endings(self._topics, self._run_change, self.env.clock, self.spawn)
+        self.topic_maker.delete_unused = self.endings.delete_unused
         self._logs: LedLogs | None = None
         self._follower: ClusterCatalog | None = None
         if self.cluster is not None:
@@ -191,6 +192,7 @@ class Administration:
             make = partial(Replication, *links)
             self._follower = ClusterCatalog(self.cluster, self.catalog, self._entries, *rooms, self._logs, make)
             self._topics.elsewhere = self._follower
+            self._entries.lease = self.cluster.session_lease
             self.cluster.policy_of_storage = self._part_policy
             self.cluster.failing_count = self._follower.replication.failing_count
         self.links: PeerLinks | None = None
@@ -285,13 +287,13 @@ class Administration:
             return await self._perform_here(verb, arguments, caller, passes_on=False)
         known = self.check(verb, arguments)
         here = partial(self._perform_here, verb, arguments, caller, passes_on=True)
-        if known in (verbs.CREATE_TOPIC, verbs.ALTER_TOPIC):
-            done = await here()
-            if (name := decode_arguments(verbs.CREATE_TOPIC, arguments).name) in self.catalog.topics:
-                settings = json.loads(await self._topics.show(verbs.Named(name)))["settings"]
-                await wait_known(name, settings, caller, self._other_nodes(), self.links, self.env.clock)
-            return done
         try:
+            if known in (verbs.CREATE_TOPIC, verbs.ALTER_TOPIC):
+                done = await here()
+                if (name := decode_arguments(verbs.CREATE_TOPIC, arguments).name) in self.catalog.topics:
+                    settings = json.loads(await self._topics.show(verbs.Named(name)))["settings"]
+                    await wait_known(name, settings, caller, self._other_nodes(), self.links, self.env.clock)
+                return done
             if known.merge is None or known.topic_of(decode_arguments(known, arguments)) is not None:
                 return await here()
         except NotLeader as error:
@@ -341,11 +343,11 @@ class Administration:
         Raises NotLeader, GroupUnknown.
         """
         name = verb.topic_of(asked)
-        topic = self.catalog.topics.get(name) if name is not None else None
+        topic = self.catalog.topics.get(name) if name is not None else self._topics.held_elsewhere(verb, asked)
         if topic is not None and topic.led_by is not None:
             error = topic.led_by()
             # Who is asked as the leader, and is not, or not yet, has no answer.
-            if error.leader if passes_on else verb.runs in ("leader", "coordinator"):
+            if error.leader if passes_on else verb.runs in ("leader", "coordinator") or name is None:
                 raise error
         if verb.merge is not None and name is None and (group := getattr(asked, "group", None)) is not None:
             self.groups.known(group)
@@ -521,27 +523,6 @@ class Administration:
         await self._run_change(create)
         if self._follower is not None:
             await self._follower.wait_led(name)
-
-    async def _delete_unused(self, topic: Topic) -> None:
-        """Delete a topic unless it is in use, or the broker stops. Raises BrokerStopping, TopicError, StorageError,
-        MetadataError.
-        """
-
-        async def delete() -> None:
-            if self.catalog.topics.get(topic.name) is topic and not topic.use.is_used:
-                await self._topics.delete(verbs.NamedChange(topic.name), Principal(""))
-                logger.info("topic %(topic)s was deleted, because nobody used it", {"topic": topic.name})
-
-        await self._run_change(delete)  # Not while the broker stops: its consumers leave it, and come back.
-
-    def owner_gone(self, owner: Principal) -> None:
-        """Delete the topics that end with a session, soon, because it has ended."""
-        for topic in self._topics.owned.pop(id(owner), ()):
-            self.spawn(partial(self._delete_owned, topic))
-
-    async def _delete_owned(self, topic: Topic) -> None:
-        with suppress(BrokerStopping):  # Then it ends with the broker.
-            await self._run_change(partial(self._topics.end, topic))
 
     async def create_transactions_topic(self) -> None:
         """Create the topic of the log of transactions, unless it exists.

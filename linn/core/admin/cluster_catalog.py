@@ -3,12 +3,13 @@
 Laws: changes of other brokers take effect in the order of the metadata store, under the lock of this broker's own
 changes. A topic is open at one broker, which leads it and has everything that was committed before; at the others it is
 closed, and requests for its records are refused with the name of its leader. Its logs are open at all of its replicas.
+A transient topic is open at its holder alone, as long as its entry is in the store.
 """
 
 from __future__ import annotations
 
 import logging
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Mapping
 from functools import partial
 from typing import Any
 
@@ -30,11 +31,13 @@ from linn.core.errors.replication import NotLeader
 from linn.core.errors.tree import LinnError, SyncFailed
 from linn.core.groups.coordinator import GroupCoordinator
 from linn.core.loop.waiting import first_of
+from linn.core.metadata.levels import TRANSIENT_LEVEL
 from linn.core.metadata.store import Stored
 from linn.core.replicas.log_numbers import logs_of
 from linn.core.replicas.replication import Replication
 from linn.core.replicas.topic_replica import TopicReplica
 from linn.core.topics.catalog import Catalog
+from linn.core.topics.holder import Holder, holder_of
 from linn.core.topics.topic import Topic
 from linn.core.transactions.cluster_coordinator import ClusterCoordinator
 from linn.verbs import TRANSACTIONS_TOPIC
@@ -139,9 +142,14 @@ class ClusterCatalog:
             if topic is not None and (entry is None or entry["id"] != str(topic.id)):
                 await self._topics.drop(topic)
                 await self.forget(topic)
-            if entry is not None:
+            if entry is not None and not self._is_own(entry):
                 await self._topics.follow(name, settings[name], entry)
                 self._unsettled[entry["id"]] = None
+
+    def _is_own(self, entry: Any) -> bool:
+        """Whether this broker alone writes an entry. If it does not know it, it had no answer as it wrote it."""
+        holder = holder_of(entry)
+        return holder is not None and holder.node == self.number
 
     async def forget(self, topic: Topic) -> None:
         """Delete the logs of a topic that is gone, as far as possible: the next start goes on. Raises SyncFailed."""
@@ -156,6 +164,26 @@ class ClusterCatalog:
         except LinnError as error:
             text = "some logs of the deleted topic %(topic)s are left until the next start: %(error)s"
             logger.warning(text, {"topic": topic.name} | log_fields(error))
+
+    @property
+    def number(self) -> int:
+        """See `Elsewhere.number`."""
+        return self._node.number
+
+    def hold(self, topic: Topic) -> None:
+        """See `Elsewhere.hold`."""
+        self._node.view.state.check_level(TRANSIENT_LEVEL, "topics that end with a broker")
+        topic.holder = Holder(self._node.number, topic.leader_epoch)
+
+    def conditions_of(self, topic: Topic) -> Mapping[str, int]:
+        """See `Elsewhere.conditions_of`."""
+        if topic.holder is not None:
+            return {}
+        part = self._part(topic)
+        if part is None or (part.leader, part.session) != (self._node.number, self._node.session):
+            raise NotLeader(f"topic {topic.name} is not led by this broker any more")  # It closes it in a moment.
+        key = part_key(str(topic.id))
+        return {key: self._node.view.state.revision_of(key)}
 
     async def count_nodes(self, enough: int) -> int:
         """See `Elsewhere.count_nodes`."""
@@ -257,19 +285,24 @@ class ClusterCatalog:
         topic.led_by = partial(self._not_leader, topic)
 
     def _not_leader(self, topic: Topic) -> NotLeader:
+        if topic.holder is not None:
+            return self._led_by(topic, topic.holder.node, topic.holder.epoch)
         part = self._part(topic)
         if part is None or not part.leader:
             return NotLeader(f"topic {topic.name} has no leader yet")
-        leader, state = part.leader, self._node.view.state
         if not part.isr:
-            text = f"topic {topic.name} has no leader: node {leader}, which held its records, has lost them"
+            text = f"topic {topic.name} has no leader: node {part.leader}, which held its records, has lost them"
             return NotLeader(text)
+        return self._led_by(topic, part.leader, part.epoch)
+
+    def _led_by(self, topic: Topic, leader: int, epoch: int) -> NotLeader:
+        state = self._node.view.state
         if leader == self._node.number:
             return NotLeader(f"topic {topic.name} is not open yet at this broker, which leads it")
         if leader not in state.sessions:
             return NotLeader(f"topic {topic.name} has no leader: node {leader} is down")
         place = f"node {leader}, at {', '.join(self._node.client_addresses(leader))}"
-        return NotLeader(f"topic {topic.name} is led by {place}", leader=leader, epoch=part.epoch)
+        return NotLeader(f"topic {topic.name} is led by {place}", leader=leader, epoch=epoch)
 
     async def wait_led(self, name: str, *, is_alive: bool = True) -> None:
         """Wait until a topic is open here, or another broker leads it, which `is_alive`; at most LEADER_WAIT_S."""

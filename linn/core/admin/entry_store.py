@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from itertools import islice
+from types import MappingProxyType
 from typing import Any
 
 from linn.core.admin.stored_entries import SECRET, SECRET_BYTES, TOPIC
@@ -11,9 +12,11 @@ from linn.core.config.decoder import encode_each
 from linn.core.config.topic_settings import NEW_KEYS, BindingSettings, TopicSettings, encode_without_bindings
 from linn.core.env.env import Rng
 from linn.core.loop.long_work import LongWork
-from linn.core.metadata.store import ABSENT, REMOVED, MetadataEntries
+from linn.core.metadata.store import ABSENT, NO_LEASE, REMOVED, MetadataEntries
+from linn.core.topics.holder import HOLDER
 from linn.core.topics.topic import Topic
 
+NO_CONDITIONS: Mapping[str, int] = MappingProxyType({})
 _DEFAULTS = encode_without_bindings(TopicSettings())
 
 
@@ -23,6 +26,8 @@ class EntryStore:
     def __init__(self, metadata: MetadataEntries, long_work: LongWork) -> None:
         self._metadata = metadata
         self._long_work = long_work
+        self.lease: Callable[[], int] | None = None
+        """In a cluster, the lease of this node's session, with which transient entries end; raises MetadataError."""
         self._revisions: dict[str, int] = {}
         self._secrets: dict[str, str] = {}
         self._encoded: dict[str, tuple[Sequence[BindingSettings], Sequence[Mapping[str, Any]]]] = {}
@@ -56,22 +61,28 @@ class EntryStore:
         else:
             self._revisions[key] = revision
 
-    async def put(self, key: str, value: object) -> None:
-        """Write an entry. Raises StorageError: nothing has changed."""
-        await self.put_all({key: value})
+    async def put(self, key: str, value: object, *, is_transient: bool = False) -> None:
+        """Write an entry. One that `is_transient` ends with this broker: if it is alone, it is not written.
 
-    async def put_all(self, values: Mapping[str, object]) -> None:
+        Raises StorageError, MetadataError: nothing has changed.
+        """
+        if not is_transient:
+            await self.put_all({key: value})
+        elif self.lease is not None:
+            await self.put_all({key: value}, self.lease())
+
+    async def put_all(self, values: Mapping[str, object], lease: int = NO_LEASE) -> None:
         """Write several entries in as few steps as the store allows. Raises StorageError, MetadataError."""
         keys = iter(values)
         while some := list(islice(keys, self._metadata.changes_max)):
             conditions = {key: self._revisions.get(key, ABSENT) for key in some}
-            revision = await self._metadata.put_all({key: values[key] for key in some}, conditions)
+            revision = await self._metadata.put_all({key: values[key] for key in some}, conditions, lease)
             self._revisions.update(dict.fromkeys(some, revision))
 
-    async def remove(self, key: str) -> None:
-        """Remove an entry if it exists. Raises StorageError."""
+    async def remove(self, key: str, conditions: Mapping[str, int] = NO_CONDITIONS) -> None:
+        """Remove an entry if it exists, under further conditions. Raises StorageError, MetadataError."""
         if key in self._revisions:
-            await self._metadata.put_all({key: REMOVED}, {key: self._revisions[key]})
+            await self._metadata.put_all({key: REMOVED}, {**conditions, key: self._revisions[key]})
             del self._revisions[key]
             self._encoded.pop(key.removeprefix(TOPIC), None)
 
@@ -79,14 +90,15 @@ class EntryStore:
         self, topic: Topic, settings: TopicSettings, live: Sequence[BindingSettings], live_keys: Sequence[str]
     ) -> None:
         """Write a topic's settings, the keys that were set live, its live bindings and its `entries`; nothing of a
-        transient one.
+        transient one if this broker is alone.
 
-        Raises StorageError.
+        Raises StorageError, MetadataError.
         """
-        if settings.is_transient:
+        if settings.is_transient and self.lease is None:
             return
         table = await self.table(topic.name, settings)
-        await self.put(TOPIC + topic.name, stored_topic(topic, table, live, live_keys))
+        entry = stored_topic(topic, table, live, live_keys)
+        await self.put(TOPIC + topic.name, entry, is_transient=settings.is_transient)
         self._encoded[topic.name] = settings.bindings, table["bindings"]
 
     async def table(self, name: str, settings: TopicSettings) -> Mapping[str, Any]:
@@ -102,5 +114,6 @@ def stored_topic(
     topic: Topic, settings: Mapping[str, Any], live: Sequence[BindingSettings], live_keys: Sequence[str]
 ) -> dict[str, Any]:
     """The entry of a topic in the metadata store."""
-    entry = {"id": str(topic.id), "settings": settings, "live_bindings": live, "live_keys": list(live_keys)}
+    about = {"id": str(topic.id), "settings": settings, "live_bindings": live, "live_keys": list(live_keys)}
+    entry = about if topic.holder is None else {**about, HOLDER: topic.holder}
     return {**entry, "subscriptions": dict(topic.entries)} if topic.entries else entry

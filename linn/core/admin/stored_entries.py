@@ -23,6 +23,7 @@ from linn.core.errors.tree import ConfigError, LogCorrupt
 from linn.core.security.quota import Limits
 from linn.core.security.rule import rules_of
 from linn.core.security.users import NO_LIMITS, check_user_name
+from linn.core.topics.holder import HOLDER, holder_of
 from linn.core.topics.live_settings import live_keys_problem
 from linn.core.topics.shared_entry import decode_entries
 from linn.verbs import TRANSACTIONS_TOPIC
@@ -40,7 +41,7 @@ ROLE = "roles/"
 USER = "users/"
 """Prefix of the users' keys in the metadata store."""
 _TOPIC_KEYS = ({"id", "settings", "live_bindings"}, {"id", "settings", "live_bindings", "deleted"})
-"""Keys besides `live_keys`, `unfinished`, and `subscriptions`, which a topic has only where needed."""
+"""Keys besides `live_keys`, `unfinished`, `subscriptions` and HOLDER, which a topic has only where needed."""
 _EXCHANGE_KEYS = ({"live_bindings"}, {"settings", "live_bindings"})
 
 
@@ -103,7 +104,7 @@ def _checked(key: str, entry: object) -> TopicSettings | None:
     is_topic = prefix + slash == TOPIC
     if not isinstance(entry, dict):
         raise ValueError("it is not a JSON object")
-    beside = {"live_keys", "unfinished", "subscriptions"} if is_topic else set()
+    beside = {"live_keys", "unfinished", "subscriptions", HOLDER} if is_topic else set()
     if entry.keys() - beside not in (_TOPIC_KEYS if is_topic else _EXCHANGE_KEYS):
         raise ValueError("its keys are wrong")
     for mark in ("deleted", "unfinished"):
@@ -116,6 +117,7 @@ def _checked(key: str, entry: object) -> TopicSettings | None:
         if (wrong := live_keys_problem(entry.get("live_keys", []))) is not None:
             raise ValueError(wrong)
         decode_entries(entry.get("subscriptions", {}))
+        holder_of(entry)
         settings = _decoded(TopicSettings, entry["settings"], ("topics", name))
         for key, table in settings.services.items():
             if not isinstance(table, dict):  # Other keys are tables of services.

@@ -19,7 +19,7 @@ import msgspec
 
 from linn import rights, verbs
 from linn.core.admin.binding_changes import bind, binding_to, checks, rebind, unbind
-from linn.core.admin.entry_store import EntryStore, stored_topic
+from linn.core.admin.entry_store import NO_CONDITIONS, EntryStore, stored_topic
 from linn.core.admin.log_examination import examine_logs
 from linn.core.admin.stored_entries import TOPIC
 from linn.core.admin.subscriptions import SubscriptionAdministration
@@ -60,6 +60,7 @@ from linn.core.ports.principal import Principal
 from linn.core.routing.exchange import Target
 from linn.core.services.services import Services
 from linn.core.topics.catalog import Catalog
+from linn.core.topics.holder import Holder, holder_of
 from linn.core.topics.live_settings import (
     differences,
     live_keys_after,
@@ -91,6 +92,16 @@ class StoredTopics(NamedTuple):
 
 class Elsewhere(Protocol):
     """A cluster, which decides where topics are open."""
+
+    @property
+    def number(self) -> int:
+        """The number of this broker's node."""
+
+    def hold(self, topic: Topic) -> None:
+        """Make this broker the holder of a new transient topic. Raises LevelTooLow."""
+
+    def conditions_of(self, topic: Topic) -> Mapping[str, int]:
+        """Conditions of a write that hold as long as this broker leads a topic. Raises NotLeader."""
 
     def close(self, topic: Topic) -> None:
         """Close a new topic until its leader is known."""
@@ -162,6 +173,8 @@ class TopicAdministration:
                 logger.warning("topic %(topic)s was not made to its end, and is not there", {"topic": name})
                 await self._entries.remove(TOPIC + name)
                 del topics[name], settings[name], entries[name]
+            elif self.elsewhere is not None and (it := holder_of(entry)) and it.node == self.elsewhere.number:
+                del topics[name], settings[name], entries[name]  # Its last process had it; the entry ends in a moment.
         # A replica with a damaged log is copied anew, when the cluster's metadata says that it may be.
         led = {name: of for name, of in settings.items() if name in here and (of.replicas or 1) == 1}
         read_by_groups = await examine_logs(self._config, self._maker, led, entries)
@@ -212,7 +225,7 @@ class TopicAdministration:
             settings = self._known(name, settings)
             before = settings if configured is None else before
         id = UUID(entry["id"]) if entry else self._new_id()
-        topic = await self._open_topic(name, settings, id, entries)
+        topic = await self._open_topic(name, settings, id, entries, holder_of(entry))
         if before is None:
             await topic.make_durable()
         topic.live_keys = live_keys
@@ -290,9 +303,6 @@ class TopicAdministration:
             if target is not None and target.settings.is_transient:
                 raise ConfigError(f"topics.{name}.dead_letter: {target.name} is not kept over a restart, as {name} is")
             return
-        if self.elsewhere is not None:
-            text = f'lifetime = "{settings.lifetime}" is for a broker that is alone, not for a cluster, nor for workers'
-            raise LifetimeUnsupported(f"topics.{name}: {text}")
         if self._maker.engine(settings.storage or TRANSIENT_STORAGE).capabilities.survives_restart:
             raise LifetimeUnsupported(f'topics.{name}: lifetime = "{settings.lifetime}" is for topics in memory')
 
@@ -307,7 +317,7 @@ class TopicAdministration:
         live = [msgspec.convert(binding, BindingSettings) for binding in entry["live_bindings"]]
         settings = self._known(name, settings)
         if topic is None:
-            topic = await self._open_topic(name, settings, UUID(entry["id"]), entries)
+            topic = await self._open_topic(name, settings, UUID(entry["id"]), entries, holder_of(entry))
             topic.live_keys, topic.live_bindings = tuple(entry.get("live_keys", ())), live
             await self._long_work.run(bind(self._catalog, Target(name), live), immediate=True)
             return
@@ -336,6 +346,12 @@ class TopicAdministration:
         """The topic's entry in the metadata store."""
         table = await self._entries.table(topic.name, topic.settings)
         return stored_topic(topic, table, topic.live_bindings, topic.live_keys)
+
+    def held_elsewhere(self, verb: verbs.Verb[Any, Any], asked: Any) -> Topic | None:
+        """The transient topic that a verb changes and another broker holds, which alone writes its entry."""
+        name = {verbs.ALTER_TOPIC: "name", verbs.BIND: "topic", verbs.UNBIND: "topic"}.get(verb)
+        topic = self._catalog.topics.get(getattr(asked, name)) if name is not None else None
+        return topic if topic is not None and topic.holder is not None else None
 
     def leadership_changed(self, topic: Topic) -> None:
         """Tell services that this broker leads a topic from now on, or no longer."""
@@ -366,8 +382,10 @@ class TopicAdministration:
             await self._finish_deleting(name)
         live_keys = live_keys_after((), table)
         topic = self._maker.make(name, settings, self._new_id())
-        if self.elsewhere is not None:
+        if self.elsewhere is not None and not settings.is_transient:
             return await self._create_closed(topic, live_keys, self.elsewhere)
+        if self.elsewhere is not None:
+            self.elsewhere.hold(topic)
         entry = stored_topic(topic, await self._entries.table(name, settings), (), live_keys)
         if not settings.is_transient:
             # A start drops the topic until the entry is complete: creation may fail before a client is answered.
@@ -475,10 +493,18 @@ class TopicAdministration:
             self._groups.grow(topic.name, settings.partitions)
 
     async def _open_topic(
-        self, name: str, settings: TopicSettings, id: UUID, entries: Mapping[str, SharedEntry]
+        self,
+        name: str,
+        settings: TopicSettings,
+        id: UUID,
+        entries: Mapping[str, SharedEntry],
+        holder: Holder | None = None,
     ) -> Topic:
         """Open a topic with checked settings and begin to serve it. Raises LogCorrupt, StorageError, BindingInvalid."""
         topic = self._maker.make(name, settings, id, entries)
+        topic.holder = holder
+        if settings.lifetime == "connection":
+            topic.use.owner = Principal("")  # The connection is another broker's, and so none of this one's.
         topic.interceptors = self._maker.interceptors(name, settings)
         if self.elsewhere is not None and name != AUDIT_TOPIC:
             self.elsewhere.close(topic)
@@ -516,23 +542,33 @@ class TopicAdministration:
         topic = None if name in self._half_deleted else self._catalog.topic(name)
         if topic is not None:
             self._check_unused(topic, caller)
-        if not asked.validate_only and self.elsewhere is not None and topic is not None:
-            await self._entries.remove(TOPIC + name)
-            await self.drop(topic)
-            await self.elsewhere.forget(topic)
-        elif not asked.validate_only:
-            if topic is not None:
-                await self._begin_deleting(topic)
-            await self._finish_deleting(name)
-            self._observers.topic_deleted(name)
+        if not asked.validate_only:
+            await self._delete(name, topic)
         return {"warnings": warnings_of_deletion(name, self._config)}
 
     async def end(self, topic: Topic) -> None:
         """Delete a topic with the session that owned it, even if it takes the dead letters of others."""
         if self._catalog.topics.get(topic.name) is topic:
+            await self._delete(topic.name, topic)
+
+    async def end_unused(self, topic: Topic) -> None:
+        """Delete a topic unless it is in use. Raises TopicError, StorageError, MetadataError."""
+        if self._catalog.topics.get(topic.name) is topic and not topic.use.is_used:
+            self._check_unused(topic, Principal(""))
+            await self._delete(topic.name, topic, self.elsewhere.conditions_of(topic) if self.elsewhere else {})
+            logger.info("topic %(topic)s was deleted, because nobody used it", {"topic": topic.name})
+
+    async def _delete(self, name: str, topic: Topic | None, conditions: Mapping[str, int] = NO_CONDITIONS) -> None:
+        """Delete a topic; None: the rest of one that was deleted. Raises StorageError, MetadataError."""
+        if self.elsewhere is not None and topic is not None:
+            await self._entries.remove(TOPIC + name, conditions)
+            await self.drop(topic)
+            await self.elsewhere.forget(topic)
+            return
+        if topic is not None:
             await self._begin_deleting(topic)
-            await self._finish_deleting(topic.name)
-            self._observers.topic_deleted(topic.name)
+        await self._finish_deleting(name)
+        self._observers.topic_deleted(name)
 
     def _check_unused(self, topic: Topic, caller: Principal) -> None:
         users = [other.name for other in self._catalog.topics.values() if other.settings.dead_letter == topic.name]

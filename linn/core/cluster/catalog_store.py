@@ -3,7 +3,9 @@
 Laws: each change of the catalog also writes the key CATALOG, under the condition that no other broker has written it
 since this broker's catalog was up to date. So a change is checked at the broker that a client is connected to, and
 against the very catalog to which it is applied. A write without an answer is never repeated: its tag in CATALOG shows
-whether it was made, and if not, another write of CATALOG prevents that it still will be.
+whether it was made, and if not, another write of CATALOG prevents that it still will be. A write under a lease has
+the same condition, and leaves CATALOG alone, which must not end with the lease: its own entries show whether it was
+made. Nothing kept depends on such an entry, since it may end at any moment.
 """
 
 from __future__ import annotations
@@ -17,7 +19,7 @@ import trio
 from linn.core.cluster.entries import PARTS
 from linn.core.cluster.placement import PlacedTopic
 from linn.core.env.env import Clock, Rng
-from linn.core.errors.metadata import MetadataUnavailable, MetadataUnknown, RevisionConflict
+from linn.core.errors.metadata import LeaseLost, MetadataUnavailable, MetadataUnknown, RevisionConflict
 from linn.core.metadata.store import ABSENT, NO_LEASE, REMOVED, MetadataStore, Snapshot, Stored
 
 CATALOG = "catalog"
@@ -43,7 +45,9 @@ class CatalogStore:
         self._whole: frozenset[str] | None = None
         """Keys of a snapshot that was not taken yet; keys that are missing in it were removed."""
         self.topics: dict[str, PlacedTopic] = {}
-        """Topics by their keys, as the metadata store has them."""
+        """Topics that are placed on nodes, by their keys, as the metadata store has them."""
+        self._held: dict[str, object] = {}
+        """Ids of the topics that a node holds alone, by their keys."""
         self._keys_by_id: dict[str, str] = {}
         self._moved_ids: set[str] = set()
         """Ids of topics of which partitions were placed, or got another leader."""
@@ -68,13 +72,17 @@ class CatalogStore:
         Raises also RevisionConflict where another broker has changed the catalog: `wait_newer`, and check the change
         again.
         """
-        tag = self._new_tag()
+        tag, is_leased = self._new_tag(), lease != NO_LEASE
         conditions = {**conditions, CATALOG: self.revision}
         try:
-            revision = await self._store.put_all({**changes, CATALOG: tag}, conditions, lease)
+            written = changes if is_leased else {**changes, CATALOG: tag}
+            revision = await self._store.put_all(written, conditions, lease)
         except MetadataUnknown as error:
             revision = await self._find_out(tag, changes, error)
-        self.revision = revision
+        except LeaseLost as error:
+            raise MetadataUnavailable("the session of this broker has ended, and another one begins") from error
+        if not is_leased:
+            self.revision = revision
         return revision
 
     async def _find_out(self, tag: str, changes: Mapping[str, Any], cause: MetadataUnknown) -> int:
@@ -91,15 +99,18 @@ class CatalogStore:
                 now = entries.get(CATALOG, Stored(ABSENT, ""))
                 if now.revision == self.revision:
                     now = Stored(await self._store.put_all({CATALOG: fence}, {CATALOG: now.revision}), fence)
+                    entries = (await self._store.load()).entries
             except (MetadataUnavailable, MetadataUnknown, RevisionConflict):
                 continue
             if now.value == fence:
                 self.revision = now.revision
+                if _is_made(entries, changes):
+                    return _revision_in(entries, changes)
                 raise MetadataUnavailable(f"the change was not made: {cause.text}")
             if now.value == tag:
                 return now.revision
             if _is_made(entries, changes):
-                return max([entries[key].revision for key in changes if key in entries], default=self.revision)
+                return _revision_in(entries, changes) or self.revision
             break
         raise cause
 
@@ -110,7 +121,7 @@ class CatalogStore:
         """Take note of all keys of the store, after a watch was opened."""
         self._pending = {key: stored for key, stored in entries.items() if key.startswith(PREFIXES)}
         self._whole = frozenset(self._pending)
-        self.topics, self._keys_by_id = {}, {}
+        self.topics, self._keys_by_id, self._held = {}, {}, {}
         self._note(entries)
 
     def note_changes(self, entries: Mapping[str, Stored | None]) -> None:
@@ -129,6 +140,7 @@ class CatalogStore:
                 self._moved_ids.add(_topic_id(key))
 
     def _note_topic(self, key: str, stored: Stored | None) -> None:
+        self._held.pop(key, None)
         before = self.topics.pop(key, None)
         if before is not None:
             del self._keys_by_id[before.id]
@@ -136,11 +148,17 @@ class CatalogStore:
             # The shape is checked where the catalog follows it: an entry without these has no partitions.
             value = stored.value if isinstance(stored.value, dict) else {}
             id, settings = value.get("id"), value.get("settings")
-            if isinstance(id, str) and isinstance(settings, dict):
+            if "holder" in value:
+                self._held[key] = id
+            elif isinstance(id, str) and isinstance(settings, dict):
                 sizes = [_number(settings.get(name)) for name in ("partitions", "replicas", "min_in_sync")]
                 self.topics[key] = PlacedTopic(key, stored.revision, id, settings.get("storage"), *sizes)
                 self._keys_by_id[id] = key
                 self._moved_ids.add(id)
+
+    def is_held(self, id: str) -> bool:
+        """Whether a node holds a topic of this id alone."""
+        return id in self._held.values()
 
     def topic_of_part(self, key: str) -> PlacedTopic | None:
         """The topic of a partition, by the key of its entry; None: it is gone."""
@@ -191,6 +209,11 @@ def _topic_id(part: str) -> str:
 
 def _revision_of(entries: Mapping[str, Stored]) -> int:
     return entries[CATALOG].revision if CATALOG in entries else ABSENT
+
+
+def _revision_in(entries: Mapping[str, Stored], changes: Mapping[str, Any]) -> int:
+    """The revision of a write that was made."""
+    return max([entries[key].revision for key in changes if key in entries], default=ABSENT)
 
 
 def _is_made(entries: Mapping[str, Stored], changes: Mapping[str, Any]) -> bool:

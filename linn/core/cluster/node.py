@@ -308,7 +308,13 @@ class ClusterNode:
 
     def has_topic(self, id: str) -> bool:
         """Whether the cluster has a topic with this id, as far as this node knows."""
-        return part_key(id) in self.view.state.parts
+        return part_key(id) in self.view.state.parts or self.catalog.is_held(id)
+
+    def session_lease(self) -> int:
+        """The lease of this node's session, with which its entries end. Raises MetadataUnavailable: it has none."""
+        if (current := self._member.current) is None:
+            raise MetadataUnavailable("this broker has no session in the metadata store yet")
+        return current.lease.lease
 
     # --- describing ---
 

@@ -85,7 +85,7 @@ def check_topic(name: str, topic: TopicSettings, around: Surroundings, problems:
         "message_bytes_max": around.broker.message_bytes_max,
     }
     if around.replication is not None:
-        defaults["replicas"] = around.replication.replicas
+        defaults["replicas"] = 1 if topic.is_transient else around.replication.replicas
     filled = with_defaults(topic, defaults, around.delivery.get(topic.delivery or around.broker.default_delivery))
     if around.replication is not None:
         filled = with_minimum(filled, around.replication.min_in_sync)
@@ -104,7 +104,9 @@ def check_topic(name: str, topic: TopicSettings, around: Surroundings, problems:
 def _check_replicas(filled: TopicSettings, around: Surroundings, path: Path, problems: Problems) -> None:
     if problems.any_wrong(path, "replicas", "min_in_sync"):
         return
-    if around.replication is None and (filled.replicas or 1) > 1:
+    if filled.is_transient and filled.is_replicated:
+        problems.add((*path, "replicas"), f'lifetime = "{filled.lifetime}" is for a queue that one broker holds')
+    elif around.replication is None and filled.is_replicated:
         problems.add((*path, "replicas"), "other brokers hold a topic only in a [cluster] with a listener for them")
     elif (filled.min_in_sync or 1) > (filled.replicas or 1):
         problems.add((*path, "min_in_sync"), f"is over the topic's number of replicas, {filled.replicas or 1}")

@@ -359,7 +359,7 @@ class TopicExclusive(TopicError):
 
 
 class LifetimeUnsupported(TopicError):
-    """A topic can't be made that ends with the broker or with a connection: not in a cluster, and not on a disk."""
+    """A topic that ends with the broker or with a connection can't be on a disk."""
 
     code = "topic.lifetime_unsupported"
 

@@ -349,7 +349,7 @@ class Session:
     async def aclose(self) -> None:
         """End all consumers, and topics that end with the session; not cancellable. Idempotent."""
         self.disconnect()
-        self._rooms.administration.owner_gone(self.principal)
+        self._rooms.administration.endings.session_ended(self.principal)
         if self._left:
             with trio.CancelScope(shield=True):
                 await self._rooms.long_work.run(self._leaving())

@@ -7,7 +7,7 @@ one. So brokers of two versions serve together, and a version can be taken back 
 from __future__ import annotations
 
 LEVEL_MIN = 1
-LEVEL = 2
+LEVEL = 3
 """The least and the greatest level that this version knows; a new cluster has the greatest."""
 
 OPERATIONS_LEVEL = 2
@@ -18,3 +18,5 @@ SPLIT_PUBLISHES_LEVEL = 2
 """A publish to an exchange is split by the leaders of its topics."""
 TRANSACTIONS_LEVEL = 2
 """There are transactions."""
+TRANSIENT_LEVEL = 3
+"""Topics may end with the node that holds them."""

@@ -50,6 +50,7 @@ from linn.core.topics.change import TopicChange, close_log, sync_names
 from linn.core.topics.clipped_logs import ClippedLogs
 from linn.core.topics.dedup import Dedup
 from linn.core.topics.deletion import TopicDeletion
+from linn.core.topics.holder import Holder
 from linn.core.topics.message_ids import known_for
 from linn.core.topics.message_limit import check_steps
 from linn.core.topics.message_status import MessageStatuses
@@ -104,6 +105,8 @@ class Topic:
         """The epoch in which new logs are opened."""
         self.led_by: Callable[[], NotLeader] | None = None
         """In a cluster, while the topic is closed here: makes the error that names its leader."""
+        self.holder: Holder | None = None
+        """In a cluster, the node that holds a transient topic; None: the topic is placed, or the broker is alone."""
         self.logs: TopicLogs | None = None
         """In a cluster, the holder of the topic's logs, which replicates them; None: the topic has them to itself."""
         self.settings = settings
