@@ -10,6 +10,7 @@ import trio
 from simulated_time import simulated
 
 from linn.core.cluster.catalog_store import CatalogStore
+from linn.core.env.env import Spawn
 from linn.core.errors.metadata import MetadataUnavailable, MetadataUnknown, RevisionConflict
 from linn.core.metadata.embedded import EmbeddedMetadata
 from linn.core.metadata.store import ABSENT, NO_LEASE, REMOVED, Changes
@@ -26,8 +27,8 @@ class AnswerlessStore(EmbeddedMetadata):
     lost = ""
     """The fate of the next write: made, late or never."""
 
-    def __init__(self, env: SimEnv) -> None:
-        super().__init__(env.disk, "data", env.clock, no_tasks)
+    def __init__(self, env: SimEnv, spawn: Spawn) -> None:
+        super().__init__(env.disk, "data", env.clock, spawn)
         env.disk.make_dir("data")
         self._late: tuple[Mapping[str, Any], Mapping[str, int]] | None = None
 
@@ -47,9 +48,9 @@ class AnswerlessStore(EmbeddedMetadata):
         await super().put_all(*self._late)
 
 
-async def pair(env: SimEnv) -> tuple[AnswerlessStore, CatalogStore, CatalogStore]:
+async def pair(env: SimEnv, spawn: Spawn = no_tasks) -> tuple[AnswerlessStore, CatalogStore, CatalogStore]:
     """A store, and two brokers that have read its catalog."""
-    store = AnswerlessStore(env)
+    store = AnswerlessStore(env, spawn)
     brokers = [CatalogStore(store, env.clock, env.rng) for _ in range(2)]
     for broker in brokers:
         await broker.load()
@@ -143,3 +144,49 @@ async def test_what_a_broker_has_is_not_new_to_it_and_what_is_missing_in_a_snaps
     first.note_changes(Changes(later, {"topics/t": None, "users/u": (await store.load()).entries["users/u"]}).entries)
     assert first.take(known) == {"topics/t": None}
     assert first.take(known) == {}
+
+
+@simulated
+async def test_a_write_under_a_lease_is_checked_against_the_catalog_and_leaves_its_key_alone(env: SimEnv) -> None:
+    async with trio.open_nursery() as nursery:
+        store, first, second = await pair(env, nursery.start_soon)
+        lease = await store.grant_lease(60)
+        await first.put_all({"exchanges/e": 1}, {})
+        with pytest.raises(RevisionConflict):
+            await second.put_all({"topics/t": {"id": "1"}}, {"topics/t": ABSENT}, lease)
+        await told(store, second)
+        before = (await store.load()).entries["catalog"]
+        await second.put_all({"topics/t": {"id": "1"}}, {"topics/t": ABSENT}, lease)
+        await second.put_all({"topics/u": {"id": "2"}}, {"topics/u": ABSENT}, lease)
+        await store.revoke_lease(lease)
+        assert (await store.load()).entries["catalog"] == before
+        await first.put_all({"topics/v": 1}, {"topics/v": ABSENT})
+        nursery.cancel_scope.cancel()
+
+
+@pytest.mark.parametrize("lost", ["made", "late", "never"])
+@simulated
+async def test_the_outcome_of_a_write_under_a_lease_is_found_out(env: SimEnv, lost: str) -> None:
+    async with trio.open_nursery() as nursery:
+        store, first, _ = await pair(env, nursery.start_soon)
+        lease = await store.grant_lease(60)
+        store.lost = lost
+        change = {"topics/t": {"id": "1"}}
+        if lost == "made":
+            revision = await first.put_all(change, {"topics/t": ABSENT}, lease)
+            assert (await store.load()).entries["topics/t"].revision == revision
+        else:
+            with pytest.raises(MetadataUnavailable):
+                await first.put_all(change, {"topics/t": ABSENT}, lease)
+        if lost == "late":
+            with pytest.raises(RevisionConflict):
+                await store.make_late()
+        assert ("topics/t" in (await store.load()).entries) == (lost == "made")
+        nursery.cancel_scope.cancel()
+
+
+@simulated
+async def test_a_session_that_has_ended_is_told_as_one_to_wait_for(env: SimEnv) -> None:
+    _, first, _ = await pair(env)
+    with pytest.raises(MetadataUnavailable, match="another one begins"):
+        await first.put_all({"topics/t": 1}, {}, 7)
