@@ -29,6 +29,7 @@ class TopicSettings(TypedDict, total=False):
     """ "forever": records are never dropped for their age."""
     retention_bytes: Size
     """ "unlimited": records are never dropped for their size."""
+    keep: Duration
     ttl: Duration
     """ "unlimited": records wait in a queue for ever."""
     max_deliveries: int | Literal["unlimited"]
@@ -227,9 +228,8 @@ class QueueDescription(RecordStates):
     oldest_ready_s: float
     """Age of the oldest ready record, since it was stored; 0: none is ready."""
     missed: int
-    """Records that retention or overflow removed before they were settled, since the broker leads the topic."""
+    """Records that retention or overflow removed unsettled, since the broker leads the topic, as of `expired`."""
     expired: int
-    """Records whose TTL was over before a consumer took them, since then."""
     consumers: int
 
 

@@ -122,7 +122,7 @@ def _topic(name: str, topic: TopicSettings, config: Config, problems: Problems) 
     if topic.kind != "queue" and topic.retention_ms is None and topic.retention_bytes is None:
         problems.warn((*path, "retention"), 'is "forever" without retention_bytes: the disk will be full one day')
     segment_bytes_max = _engine_setting(config, topic, "segment_bytes_max")
-    if topic.kind != "queue" and topic.retention_bytes is not None and segment_bytes_max > topic.retention_bytes:
+    if topic.keeps_settled and topic.retention_bytes is not None and segment_bytes_max > topic.retention_bytes:
         shown = format_size_bytes(segment_bytes_max)
         problems.warn(
             (*path, "retention_bytes"), f"is less than one segment, and only whole ones go: up to {shown} more stays"
@@ -208,7 +208,7 @@ def _users(config: Config, problems: Problems) -> None:
 def _kept_bytes_max(topic: TopicSettings) -> int:
     """Return the maximum size of a topic by its own limits; 0 where it has none."""
     if topic.kind == "queue":
-        return topic.bytes_max or 0
+        return max(topic.bytes_max or 0, (topic.retention_bytes or 0) * topic.partitions if topic.keeps_settled else 0)
     return min(
         [limit for limit in (topic.bytes_max, (topic.retention_bytes or 0) * topic.partitions) if limit], default=0
     )

@@ -471,6 +471,16 @@ class EngineConformance(CopyTests):
             start = await log.enforce_retention(far_ms, age_ms=60_000, bytes_max=None, before=None, keep=end)
             assert start == end
 
+    async def test_retention_keeps_a_batch_of_which_a_part_is_needed(self, harness: EngineHarness) -> None:
+        async with harness.log() as log:
+            append_batches(log)
+            whole = make_batch(3)
+            first = log.append(whole)
+            far_ms = harness.env.clock.now_ms() + 61_000
+            start = await log.enforce_retention(far_ms, age_ms=60_000, bytes_max=0, before=None, keep=first + 1)
+            assert start <= first
+            assert messages_of(await log.read(first, 1 << 20)) == messages_of([whole])
+
     # --- the end -----------------------------------------------------------------------------------------------------
 
     async def test_a_closed_log_takes_no_work(self, harness: EngineHarness) -> None:

@@ -310,6 +310,7 @@ async def test_each_setting_of_a_live_queue_is_there_after_a_restart(env: SimEnv
         "order_window": 8,
         "dedup": "5m",
         "status": "7d",
+        "keep": "2d",
     }
     async with broker_on(env, ALWAYS):
         client = await connected(env)

@@ -198,3 +198,23 @@ def thin_and_lose_power(seed: int) -> None:
 @pytest.mark.parametrize("seed", tiered(range(12), 1))
 def test_power_losses_of_a_thinned_queue_lose_nothing(seed: int) -> None:
     thin_and_lose_power(seed)
+
+
+@served(TEXT)
+async def test_a_subscription_of_a_thinned_queue_delivers_what_is_left_and_comes_to_its_end(
+    broker: Broker, client: RawClient
+) -> None:
+    worker, held = await stuck_at_first(client)
+    await housekeeping(broker)
+    await client.administer("topic.alter", name="t", settings={"keep": "1h"})
+    left = [int(value) for value in await client.fetch("t", offset=0, bytes_max=1 << 20)]
+    assert len(left) < RECORDS / 4
+    subscription = (await client.call(m.Subscribe("t", shared="again"))).subscription
+    found: list[int] = []
+    while (event := await client.pull(subscription, 10, wait_max_ms=500)).batches:
+        found += map(int, values(event.batches))
+        assert await client.settle(subscription, event) == []
+    assert found == left
+    shown = await client.administer("subscription.show", topic="t", subscription="again")
+    assert (shown["unsettled"], shown["leased"]) == (0, 0), "a gap is no record"
+    assert await client.settle(worker, held) == []

@@ -62,6 +62,19 @@ def test_a_group_with_members_keeps_its_position(quick, line_of, broker: BrokerP
         reading.kill()
 
 
+def test_a_queue_that_keeps_messages_is_done_again_by_a_new_subscription(quick, line_of, broker: BrokerProcess) -> None:
+    assert quick("topics", "create", "bills", "--keep", "2d").returncode == 0
+    assert quick("publish", "bills", "1", "2").returncode == 0
+    assert quick("consume", "bills", "--count", "2").stdout == "1\n2\n"
+    assert quick("subscriptions", "create", "bills", "again", "--start", "1h").stdout == "created again of bills\n"
+    assert quick("consume", "bills", "--shared", "again", "--no-follow").stdout == "1\n2\n"
+    assert quick("consume", "bills", "--shared", "late", "--since", "1", "--no-follow").stdout == "2\n"
+    assert quick("consume", "bills", "--no-follow").stdout == ""
+    done = quick("topics", "alter", "bills", "keep=off")
+    assert done.returncode == 3, done.stderr
+    assert "[config.not_live]" in line_of(done.stderr)
+
+
 def test_a_named_subscription_is_made_consumed_shown_and_deleted(quick, line_of, readers: str) -> None:
     assert quick("subscriptions", "create", readers, "work", "--start", "2").stdout == f"created work of {readers}\n"
     assert quick("subscriptions", "create", readers, "work").stdout == f"work of {readers} exists already\n"

@@ -446,3 +446,35 @@ async def test_a_publish_that_is_confirmed_when_its_lane_has_ended_costs_the_lea
         await until(lambda: in_sync(leader) == tuple(sorted([leader.number, door.number])))
         await confirmed(client, "t", "third")
         assert await (await leader.client()).fetch("t") == ["first", "second", "third"]
+
+
+@pytest.mark.parametrize("end", [kill, power_off, stop])
+@simulated
+async def test_a_queue_that_keeps_records_has_them_and_its_subscriptions_at_the_next_leader(
+    env: SimEnv, end: Killing
+) -> None:
+    text = '[storage.segmented-log]\nsegment_bytes_max = "4KiB"\nindex_interval_bytes = 512\n'
+    async with replicated_topic(env, toml=text, keep="60s") as (leader, others):
+        client = await leader.client()
+        for number in range(20):
+            await client.publish("t", [f"{number:<500}"], acks=ALL)
+        assert len(await client.taken("t", count=15)) == 15
+        await client.administer("subscription.create", topic="t", subscription="again", offset=3)
+        subscription = (await client.call(m.Subscribe("t", shared="again"))).subscription
+        await client.settle(subscription, await client.pull(subscription, 1, wait_max_ms=500))
+        await until(lambda: agree([leader, *others], "t"))
+        await end(leader)
+        leader = await next_leader(others)
+        client = await leader.client()
+        subscription = (await client.call(m.Subscribe("t", shared="again"))).subscription
+        event = await client.pull(subscription, 100, wait_max_ms=500)
+        found = [int(value) for value in values(event.batches)]
+        assert found == [*range(4, 4 + len(found))]
+        await client.settle(subscription, event)
+        await trio.sleep(120)
+        client = await leader.client()
+        start, _ = leader.broker.topics["t"].partitions[0].log.bounds()
+        assert 8 <= start <= 15, "settled records go by their age, and no other"
+        assert [int(value) for value in await client.taken("t")] == [*range(15, 20)]
+        left = others[0] if others[0] is not leader else others[1]
+        await until(lambda: left.broker.topics["t"].logs is not None and marks(left, "t")[0] == marks(leader, "t")[0])

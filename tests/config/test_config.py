@@ -224,6 +224,8 @@ def test_references_to_a_wrong_table_are_not_reported_as_well(kinds: PluginManag
 
 WARNED = [
     ("[topics.a]\nretention = '1d'", "topics.a.retention", 'has no effect while kind is "queue"'),
+    ("[topics.a]\nretention_bytes = '1GiB'", "topics.a.retention_bytes", 'has no effect while kind is "queue"'),
+    ("[topics.a]\nkind = 'both'\nkeep = '1d'", "topics.a.keep", 'has no effect while kind is "both"'),
     ("[topics.a]\nkind = 'stream'\nttl = '1d'", "topics.a.ttl", 'has no effect while kind is "stream"'),
     ("[topics.a]\noverflow = 'reject'", "topics.a.overflow", "has no effect without bytes_max or records_max"),
     ("[topics.a]\norder_window = 9", "topics.a.order_window", 'has no effect while order is "fifo"'),

@@ -98,6 +98,7 @@ topics = st.builds(
     lease_ms=st.none() | st.integers(1, 604_800_000),
     redelivery_delay_ms=delays,
     redelivery_delay_max_ms=delays,
+    keep_ms=st.none() | st.integers(1, 10**9),
     ttl_ms=st.none() | st.integers(1, 10**9),
     redelivery_backoff=st.none() | st.sampled_from(["fixed", "linear", "exponential"]),
     bytes_max=sizes,

@@ -49,6 +49,7 @@ _RUNS = {
     "arrows of transactions": ("broker", "transaction_arrows", "walk"),
     "arrows of two phases": ("broker", "two_phase_arrows", "walk"),
     "subscription": ("subscription", "subscription_walk", "walk"),
+    "keeping": ("broker", "test_kept_records", "keep_and_lose_power"),
     "expiry": ("broker", "ttl_run", "walk"),
     "transfers": ("broker", "transfer_run", "walk"),
     "group": ("group", "group_walk", "walk"),

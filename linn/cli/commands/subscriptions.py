@@ -1,4 +1,4 @@
-"""`linn subscriptions`: list, describe, create and delete the named shared subscriptions of streams."""
+"""`linn subscriptions`: list, describe, create and delete named shared subscriptions, of streams and kept queues."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from typing import Annotated
 
 import typer
 
-from linn.cli.completion import shared_names, stream_names
+from linn.cli.completion import shared_names, topic_names
 from linn.cli.confirm import confirm
 from linn.cli.noun import noun
 from linn.cli.options import DEFAULT_URL, Json, Url, Yes
@@ -14,12 +14,12 @@ from linn.cli.render.console import print_json, print_result
 from linn.cli.render.queue_table import print_queue, print_queues
 from linn.cli.session import with_client
 
-app = noun("List, describe, create and delete the named shared subscriptions of streams.")
+app = noun("List, describe, create and delete the named shared subscriptions of streams, and of queues with `keep`.")
 
-Topic = Annotated[str, typer.Argument(metavar="TOPIC", help="Name of the stream.", autocompletion=stream_names)]
+Topic = Annotated[str, typer.Argument(metavar="TOPIC", help="Name of the topic.", autocompletion=topic_names)]
 OfTopic = Annotated[
     str | None,
-    typer.Argument(metavar="[TOPIC]", help="Only subscriptions of this stream.", autocompletion=stream_names),
+    typer.Argument(metavar="[TOPIC]", help="Only subscriptions of this topic.", autocompletion=topic_names),
 ]
 Name = Annotated[str, typer.Argument(metavar="NAME", help="Name of the subscription.", autocompletion=shared_names)]
 Start = Annotated[
@@ -36,7 +36,7 @@ Force = Annotated[bool, typer.Option("--force", help="Delete it even if it has c
 
 @app.command("list")
 def list_subscriptions(topic: OfTopic = None, url: Url = DEFAULT_URL, as_json: Json = False) -> None:
-    """List the named subscriptions of one stream or of all, with their numbers of records by state."""
+    """List the named subscriptions of one topic or of all, with their numbers of records by state."""
     found = with_client(url, lambda client: client.admin.subscriptions(topic))
     named = [subscription for subscription in found if subscription["subscription"]]
     if as_json:
@@ -59,7 +59,7 @@ def describe(topic: Topic, name: Name, url: Url = DEFAULT_URL, as_json: Json = F
 
 @app.command("create")
 def create(topic: Topic, name: Name, start: Start = "earliest", url: Url = DEFAULT_URL, as_json: Json = False) -> None:
-    """Create a subscription of a stream. One that exists stays as it is."""
+    """Create a subscription of a stream, or of a queue with `keep`. One that exists stays as it is."""
     from linn.cli.moment import place_of
 
     place = place_of(start, "--start")
@@ -77,7 +77,7 @@ def delete(
     url: Url = DEFAULT_URL,
     as_json: Json = False,
 ) -> None:
-    """Delete a subscription, with its settlements. The records of the stream stay."""
+    """Delete a subscription, with its settlements. The records of the topic stay."""
     if not yes:
         question = f"Delete the subscription {name} of {topic}?"
         asked = {"topic": topic, "subscription": name, "force": force}

@@ -127,8 +127,10 @@ def _kept(config: Config, holds: Capacity, kept_s: float) -> Finding:
 
 
 def _retention_s(topic: TopicSettings) -> float:
-    """Return the retention of records that are not settled by consumers; 0 where a size bounds it."""
-    if topic.kind == "queue" or topic.retention_bytes is not None or topic.bytes_max is not None:
+    """Return the retention of records whatever consumers settle; 0 where a size bounds it."""
+    if topic.kind == "queue":
+        return 0.0 if topic.keep_ms is None or topic.retention_bytes is not None else topic.keep_ms / 1000
+    if topic.retention_bytes is not None or topic.bytes_max is not None:
         return 0.0
     return float("inf") if topic.retention_ms is None else topic.retention_ms / 1000
 

@@ -108,8 +108,9 @@ class SubscriptionAdministration:
 
         `is_tried`: only check the request. Raises SubscriptionWrongKind, ConfigError, LimitExceeded, StorageError.
         """
-        if topic.settings.kind == "queue":
-            raise SubscriptionWrongKind(f"topic {topic.name} is a queue: named subscriptions are for streams")
+        if not topic.settings.keeps_settled:
+            text = "named subscriptions are for streams, and for queues that keep settled records (keep)"
+            raise SubscriptionWrongKind(f"topic {topic.name} is a queue: {text}")
         if (wrong := name_problem(name)) is not None:
             raise ConfigError(f'"{name[:80]}" can\'t be the name of a subscription: {wrong}')
         if name in topic.subscriptions:

@@ -218,13 +218,17 @@ def _check_overflow(topic: TopicSettings, path: Path, problems: Problems) -> Non
 def _warn_of_no_effect(topic: TopicSettings, path: Path, problems: Problems) -> None:
     """Warn of settings that have no effect with the others. `topic` is as written, before defaults are filled in."""
     default = TopicSettings()
-    stream_only = {"retention": "retention_ms", "retention_bytes": "retention_bytes"}
+    stream_only = {"retention": "retention_ms"}
+    if topic.keep_ms is None and not problems.any_wrong(path, "keep"):
+        stream_only["retention_bytes"] = "retention_bytes"
     is_queue = topic.kind == "queue" and not problems.any_wrong(path, "kind")
     for key, name in stream_only.items() if is_queue else ():
         if getattr(topic, name) != getattr(default, name):
             problems.warn((*path, key), f'has no effect while kind is "{topic.kind}"')
     if topic.ttl_ms is not None and topic.kind == "stream" and not problems.any_wrong(path, "kind"):
         problems.warn((*path, "ttl"), 'has no effect while kind is "stream": retention says what it keeps')
+    if topic.keep_ms is not None and topic.kind != "queue" and not problems.any_wrong(path, "kind"):
+        problems.warn((*path, "keep"), f'has no effect while kind is "{topic.kind}": retention says what it keeps')
     limited = topic.bytes_max is not None or topic.records_max is not None
     if topic.overflow != default.overflow and not limited and not problems.any_wrong(path, "bytes_max", "records_max"):
         problems.warn((*path, "overflow"), "has no effect without bytes_max or records_max")

@@ -122,10 +122,19 @@ class TopicSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     retention_bytes: Annotated[
         Size | None,
         msgspec.Meta(
-            description='Bytes that a partition of a stream keeps, oldest dropped first, or "unlimited".',
+            description="Bytes that a partition of a stream keeps, oldest dropped first, or "
+            '"unlimited". Of a queue with `keep` only settled records are dropped.',
             extra={"none": "unlimited"},
         ),
     ] = None
+    keep_ms: Annotated[
+        Retention | None,
+        msgspec.Meta(
+            description="How long a queue keeps records at least, settled ones too, so that named subscriptions can "
+            'deliver them again; or "off": until they are settled.',
+            extra={"none": "off"},
+        ),
+    ] = msgspec.field(default=None, name="keep")
     ttl_ms: Annotated[
         Retention | None,
         msgspec.Meta(
@@ -284,6 +293,11 @@ class TopicSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         return self.dead_letter is not None or self.dead_letter_exchange is not None
 
     @property
+    def keeps_settled(self) -> bool:
+        """Whether records stay when they are settled, so that the topic may have named subscriptions."""
+        return self.kind != "queue" or self.keep_ms is not None
+
+    @property
     def is_replicated(self) -> bool:
         """Whether other brokers hold the topic as well."""
         return (self.replicas or 1) > 1
@@ -299,6 +313,7 @@ FROM_DELIVERY = ("max_deliveries", "lease_ms", "redelivery_delay_ms", "redeliver
 
 
 NEW_KEYS = (
+    "keep",
     "ttl",
     "dead_letter_exchange",
     "dead_letter_key",

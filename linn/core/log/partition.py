@@ -334,7 +334,9 @@ class Partition(ReadablePartition):
         self._storage.untidied_bytes -= self._untidied_bytes
         self._untidied_bytes = 0
 
-    async def enforce_retention(self, now_ms: int, age_ms: int | None = None, bytes_max: int | None = None) -> None:
+    async def enforce_retention(
+        self, now_ms: int, age_ms: int | None = None, bytes_max: int | None = None, keep: int | None = None
+    ) -> None:
         """See `PartitionLog.enforce_retention`, which is housekeeping as well. Replicas keep the uncommitted.
 
         Others have a turn first: a broker calls this for all of its logs, thousands of them, one after the other.
@@ -346,7 +348,8 @@ class Partition(ReadablePartition):
         if not self.leads:
             age_ms = bytes_max = None  # The leader decides: see `follow_start`.
         before = self._end_before(age_ms) if age_ms is not None else None
-        keep = self.high_watermark if self._is_replicated else None
+        if self._is_replicated:
+            keep = self.high_watermark if keep is None else min(keep, self.high_watermark)
         await self.log.enforce_retention(now_ms, age_ms=age_ms, bytes_max=bytes_max, before=before, keep=keep)
 
     def _end_before(self, age_ms: int) -> int:

@@ -169,7 +169,7 @@ class PartitionLog(Protocol):
         """Drop whole segments, oldest first, that are older than `age_ms`, over `bytes_max`, or below `before`.
 
         The newest records are kept, even if over a bound, until their segment is sealed; age also seals. Nothing is
-        dropped from `keep` on, which begins a batch or is the end. Returns the new start.
+        dropped from `keep` on, which may lie within a batch. Returns the new start.
 
         An engine also does here the work that the non-blocking `append` deferred: the log's owner calls this every few
         seconds, even without any bound.

@@ -438,7 +438,8 @@ class QueueConsumer:
                 self._put_back_rest()
                 return NOTHING
             batches = expiry.fresh(batches, overdue, self.accepts)
-        if partition_queue.partition.transactions.markers and self.lease_ms:
+        has_gap = not batches or batches[0].base_offset > first or partition_queue.partition.transactions.markers
+        if has_gap and self.lease_ms:  # Of a log that was thinned, or with markers.
             read_to = batches[-1].end_offset if batches else end
             void = [gap for start, stop in ranges for gap in _between(batches, start, min(stop, read_to))]
             if void:

@@ -1,7 +1,8 @@
 """Trimming of the log of one partition of a queue, and the handovers that hold it back.
 
 Laws: settled records are not trimmed while they are being delivered: where delivery settles records, they are settled
-before they are read. Where another broker may lead next, they are trimmed only when their settlement is committed.
+before they are read. Where another broker may lead next, they are trimmed only when their settlement is committed. A
+queue with `keep` is not trimmed here: retention drops its records by age, those below `trimmable_before` alone.
 """
 
 from __future__ import annotations
@@ -55,7 +56,7 @@ class Trimming:
         spawn: Spawn,
     ) -> None:
         self.trims = True
-        """Whether settled records are trimmed: a queue trims them, a stream keeps them."""
+        """Whether settled records are trimmed; a stream, and a queue with `keep`, leave that to retention."""
         self.kept_from: Callable[[], int | None] | None = None
         """Returns the offset from which on settled records are kept as well, or None."""
         self.on_room: Callable[[], None] = do_nothing

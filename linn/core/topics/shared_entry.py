@@ -52,12 +52,13 @@ def is_state_topic(name: str) -> bool:
 def check_entries(topic: str, settings: TopicSettings, entries: Mapping[str, SharedEntry], more: int = 0) -> None:
     """Check that a topic with these settings may have its named subscriptions, and so many more.
 
-    Raises ConfigNotLive: a queue has none. LimitExceeded: they are too many for its partitions.
+    Raises ConfigNotLive: a queue without `keep` has none. LimitExceeded: they are too many for its partitions.
     """
     names = [name for name, entry in sorted(entries.items()) if not entry.deleted]
-    if names and settings.kind == "queue":
+    if names and not settings.keeps_settled:
         left = counted(len(names), "subscription")
-        raise ConfigNotLive(f"topic {topic}: kind: a queue has no named subscriptions; delete the {left} first")
+        text = f"topic {topic}: kind, keep: a queue without keep has no named subscriptions; delete the {left} first"
+        raise ConfigNotLive(text)
     if names and (len(names) + more) * settings.partitions > SHARED_PARTITIONS_MAX:
         most = max(1, SHARED_PARTITIONS_MAX // settings.partitions)
         text = f"topic {topic}: with {settings.partitions} partitions it may have {most} shared subscriptions"

@@ -2,7 +2,7 @@
 
 Law: a change of kind changes which subscriptions exist and what retention keeps; it moves no data. A topic that becomes
 a queue starts it at the oldest record, or where its queue stopped if it was one before. A named subscription belongs to
-a stream, and holds back nothing that retention drops.
+a stream, or to a queue with `keep`, and holds back nothing that these drop.
 """
 
 from __future__ import annotations
@@ -478,16 +478,18 @@ class Topic:
         return sum(it.missed_records for it in queue.partition_queues) if queue is not None else 0
 
     async def enforce_retention(self, *, drops_old: bool = True) -> None:
-        """Drop records that a stream no longer keeps, by age if `drops_old`, and let all logs do their housekeeping.
+        """Drop records that the topic no longer keeps, by age if `drops_old`, and let all logs do their housekeeping.
 
-        A queue's records are trimmed as they are settled, and thinned behind one that is not; state logs are trimmed
-        when they are compacted.
+        Without `keep`, a queue's records are trimmed as they are settled, and thinned behind one that is not. State
+        logs are trimmed when they are compacted.
         """
-        now_ms, is_queue = self._clock.now_ms(), self.settings.kind == "queue"
-        age_ms = self.settings.retention_ms if drops_old and not is_queue else None
-        bytes_max = None if is_queue else self.settings.retention_bytes
-        for partition in list(self.partitions.values()):
-            await partition.enforce_retention(now_ms, age_ms, bytes_max)
+        now_ms, settings, is_queue = self._clock.now_ms(), self.settings, self.settings.kind == "queue"
+        age_ms = settings.keep_ms if is_queue else settings.retention_ms
+        bytes_max = settings.retention_bytes if settings.keeps_settled else None
+        for index, partition in list(self.partitions.items()):
+            queue = self.queue if is_queue and partition.leads else None
+            keep = queue.partition_queues[index].trimming.trimmable_before() if queue is not None else None
+            await partition.enforce_retention(now_ms, age_ms if drops_old else None, bytes_max, keep)
         for state in self.state_logs():
             await state.partition.enforce_retention(now_ms)
         self.follow_start(self.partitions)
@@ -556,7 +558,7 @@ class Topic:
 def _keeping(settings: TopicSettings) -> dict[str, Any]:
     """The arguments of `PartitionQueue.set_keeping`."""
     return {
-        "trims": settings.kind == "queue",
+        "trims": not settings.keeps_settled,
         "ttl_ms": settings.ttl_ms,
         "endings": settings.status_ms is not None,
     }
