@@ -99,6 +99,24 @@ async def test_the_records_of_a_queue_have_their_effects_and_are_gone(
 
 
 @on_both_loops
+async def test_scattered_records_of_an_order_all_have_their_effects(client: Client, name: str, tmp_path: Path) -> None:
+    await client.admin.create_topic(name, delivery="exactly-once", order="priority")
+    async with client.producer(name) as producer:
+        for number in range(20):  # Into one batch, of which each delivery has some.
+            producer.publish_nowait(b"%d" % number, priority=number % 3)
+    wanted = [str(number) for priority in (2, 1, 0) for number in range(priority, 20, 3)]
+    for least in (7, 13):  # A store that has effects on both sides of a record has none of the record's own.
+        async with client.consumer(name, name="ann", prefetch=7, exactly_once=_ledger(tmp_path)) as consumer:
+            with anyio.fail_after(PATIENCE_S):
+                for _ in range(least):
+                    message, db = await anext(consumer)
+                    db.execute("INSERT INTO effects VALUES (?)", (message.text,))
+                await consumer.commit()
+    assert _effects(tmp_path) == wanted
+    assert await _unsettled(client, name) == 0
+
+
+@on_both_loops
 async def test_two_names_share_a_queue(broker: str, name: str, tmp_path: Path) -> None:
     (tmp_path / "a").mkdir()
     (tmp_path / "b").mkdir()

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import sqlite3
 import sys
+import time
 from typing import Any
 
 import trio
@@ -20,7 +21,7 @@ OUTAGE_S = 0.1
 
 def make_table(connection: sqlite3.Connection) -> None:
     connection.execute("PRAGMA journal_mode = WAL")
-    connection.execute("CREATE TABLE IF NOT EXISTS effects (record INTEGER NOT NULL)")
+    connection.execute("CREATE TABLE IF NOT EXISTS effects (record INTEGER NOT NULL, at_ns INTEGER NOT NULL)")
 
 
 async def book(url: str, name: str, participant: Any, statement: str) -> None:
@@ -29,7 +30,7 @@ async def book(url: str, name: str, participant: Any, statement: str) -> None:
             async with linn.connect(url, request_timeout_s=5) as client:
                 async with client.consumer("payments", name=name, prefetch=40, exactly_once=participant) as consumer:
                     async for message, db in consumer:
-                        db.execute(statement, (int(message.text),))
+                        db.execute(statement, (int(message.text), time.time_ns()))
         except* LinnError:
             await trio.sleep(OUTAGE_S)
 
@@ -37,7 +38,7 @@ async def book(url: str, name: str, participant: Any, statement: str) -> None:
 if __name__ == "__main__":
     url, name, database = sys.argv[1:]
     if "host=" in database:
-        trio.run(book, url, name, PostgresParticipant(database), "INSERT INTO effects VALUES (%s)")
+        trio.run(book, url, name, PostgresParticipant(database), "INSERT INTO effects VALUES (%s, %s)")
     else:
         participant = SqliteParticipant(database, prepare_connection=make_table)
-        trio.run(book, url, name, participant, "INSERT INTO effects VALUES (?)")
+        trio.run(book, url, name, participant, "INSERT INTO effects VALUES (?, ?)")

@@ -61,7 +61,8 @@ class Postgres:
     def __post_init__(self) -> None:
         with psycopg.connect(self.server) as connection:
             for name in NAMES:
-                connection.execute(f"CREATE SCHEMA {name} CREATE TABLE effects (record bigint NOT NULL)".encode())
+                table = "effects (record bigint NOT NULL, at_ns bigint NOT NULL)"
+                connection.execute(f"CREATE SCHEMA {name} CREATE TABLE {table}".encode())
 
     def database(self, name: str) -> str:
         """Connection string of a name."""

@@ -40,12 +40,13 @@ class Work:
     def _hold(self, pieces: Sequence[Piece]) -> None:
         self._pieces = list(pieces)
         self.spans: list[Mark] = []
-        """Marks of all records."""
+        """Marks of all records, and of no others: what lies in the gaps of a queue with an order comes later."""
         for batch, start, stop in pieces:
-            mark = Mark(batch.leader_epoch, batch._offset(start), batch._offset(stop))
-            if self.spans and self.spans[-1].epoch == mark.epoch and self.spans[-1].end == mark.first:
-                mark = Mark(mark.epoch, self.spans.pop().first, mark.end)
-            self.spans.append(mark)
+            for first, end in _runs(batch, start, stop) if self.delivery.sparse else [_bounds(batch, start, stop)]:
+                mark = Mark(batch.leader_epoch, first, end)
+                if self.spans and self.spans[-1].epoch == mark.epoch and self.spans[-1].end == mark.first:
+                    mark = Mark(mark.epoch, self.spans.pop().first, mark.end)
+                self.spans.append(mark)
         self.marks = self.spans
         """Marks of the records without an earlier effect, as `messages` determines them."""
 
@@ -109,6 +110,21 @@ class Work:
             for batch, start, stop in self._pieces
             for at in range(start, stop, records_max)
         ]
+
+
+def _bounds(batch: Batch, start: int, stop: int) -> tuple[int, int]:
+    return batch._offset(start), batch._offset(stop)
+
+
+def _runs(batch: Batch, start: int, stop: int) -> Iterator[tuple[int, int]]:
+    """Yield the ranges of adjoining offsets of some records of a batch."""
+    first = end = batch._offset(start)
+    for offset in map(batch._offset, range(start, stop)):
+        if offset != end:
+            yield first, end
+            first = offset
+        end = offset + 1
+    yield first, end
 
 
 def _offset_of(floor: Floor) -> int:

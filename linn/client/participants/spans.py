@@ -68,7 +68,8 @@ def planned_change(place: Place, marks: Sequence[Mark], now: Floor, floor: Floor
         rows = [row for row in rows if row not in touching]
         rows.append(Mark(mark.epoch, *merged_span(mark, spans)))
     kept = [row for row in rows if not is_below(row, floor)]
-    return Change([row for row in stored if row not in kept], [row for row in kept if row not in stored])
+    before, after = set(stored), set(kept)
+    return Change([row for row in stored if row not in after], [row for row in kept if row not in before])
 
 
 def conflict(place: Place, mark: Mark, parts: Sequence[Span]) -> ParticipantConflict:
