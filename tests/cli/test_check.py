@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 
 from linn.cli.demo.broker_config import TOML
+from linn.core.config.topic_settings import NEW_KEYS
 
 WRONG = """\
 [broker]
@@ -144,6 +145,56 @@ def test_it_says_how_a_queue_delivers_and_tries_again(tmp_path: Path, within, mo
     assert "at-least-once, order fair by label.tenant, to one consumer, an id once in 5m " in shown
     assert "back after 30s, 2s after it is returned (linear) " in shown
     assert "│ at-least-once │ until settled │ back after 30s │" in shown
+
+
+def test_it_explains_every_key_of_a_queue(tmp_path: Path, within, monkeypatch) -> None:
+    tables = """
+        [exchanges.graves]
+        type = "direct"
+        [topics.jobs]
+        keep = "2d"
+        retention_bytes = "1TiB"
+        ttl = "3d"
+        dead_letter_exchange = "graves"
+        dead_letter_key = "jobs"
+        consumers = "one"
+        expires = "4d"
+        delete_when = "unused"
+        records_max = 70_000
+        order = "priority"
+        levels = 5
+        order_window = 90_000
+        dedup = "6m"
+        status = "8d"
+        [topics.fair]
+        order = "fair"
+        order_by = "label.tenant"
+        [topics.dead]
+        [[topics.dead.bindings]]
+        exchange = "graves"
+        key = "jobs"
+    """
+    said = {
+        "keep": "settled for 2d, 1TiB a partition",
+        "ttl": "until settled, 3d at most",
+        "dead_letter_exchange": "then to exchange graves",
+        "dead_letter_key": 'exchange graves with the key "jobs"',
+        "consumers": "to one consumer",
+        "expires": "deleted after 4d without a consumer",
+        "delete_when": "deleted when its last consumer leaves",
+        "records_max": "at 70,000 records: block",
+        "order": "order priority",
+        "levels": "5 levels",
+        "order_window": "among 90,000",
+        "order_by": "order fair by label.tenant",
+        "dedup": "an id once in 6m",
+        "status": "status for 8d",
+    }
+    assert said.keys() == {*NEW_KEYS} - {"lifetime"}, "a topic of a file is kept"
+    (tmp_path / "good.toml").write_text(tables)
+    monkeypatch.setenv("COLUMNS", "400")
+    shown = " ".join(within("check", str(tmp_path / "good.toml")).stdout.split())
+    assert [words for words in said.values() if words not in shown] == []
 
 
 def test_meaning_as_json(tmp_path: Path, run) -> None:

@@ -114,6 +114,23 @@ def test_a_target_that_knows_ids_takes_no_copies_that_it_might_drop(quick, clien
     assert len(values(client, source)) == 20
 
 
+@pytest.mark.parametrize("way", ["bound", "linked", "the rest"])
+def test_an_exchange_before_a_topic_that_knows_ids_takes_none_either(quick, client, topics, way) -> None:
+    source, target = topics
+    first, last = f"first-of-{source}", f"last-of-{source}"
+    client.admin.create_exchange(last, type="fanout")
+    client.admin.create_exchange(first, type="direct", alternate=last if way == "the rest" else None)
+    if way == "linked":
+        client.admin.bind_exchange(first, last, key="a")
+    client.admin.bind(first if way == "bound" else last, target)
+    fill(client, source, 20)
+    client.admin.alter_topic(target, dedup="5m")
+    refused = quick("move", source, "--exchange", first)
+    assert refused.returncode == 3
+    assert f"linn topics alter {target} dedup=off" in refused.stderr
+    assert len(values(client, source)) == 20
+
+
 def test_at_most_the_requested_number_is_moved(quick, client, topics) -> None:
     source, target = topics
     fill(client, source, 20)

@@ -264,6 +264,57 @@ def test_dead_letters_that_go_round_are_a_warning(kinds: PluginManager) -> None:
     ]
 
 
+THROUGH = """
+[exchanges.graves]
+type = "direct"
+[exchanges.more]
+type = "fanout"
+[[exchanges.more.bindings]]
+exchange = "graves"
+key = "again"
+[topics.a]
+max_deliveries = 2
+dead_letter_exchange = "graves"
+dead_letter_key = "again"
+[topics.b]
+max_deliveries = 2
+dead_letter = "a"
+[[topics.b.bindings]]
+exchange = "more"
+[topics.c]
+max_deliveries = 2
+dead_letter = "a"
+[[topics.c.bindings]]
+exchange = "graves"
+key = "other"
+"""
+
+
+def circles_of(kinds: PluginManager, text: str) -> list[str]:
+    _, problems = check_config(TomlSource(text, "linn.toml"), kinds)
+    found = [problem for problem in problems.in_order() if "circle" in problem.text]
+    return [f"{problem.key}: {problem.text.partition(': ')[2]}" for problem in found]
+
+
+def test_dead_letters_that_go_round_through_exchanges_are_a_warning(kinds: PluginManager) -> None:
+    assert circles_of(kinds, THROUGH) == [
+        "topics.a.dead_letter_exchange: a -> exchange graves -> exchange more -> b -> a",
+        "topics.b.dead_letter: b -> a -> exchange graves -> exchange more -> b",
+    ], "c is bound by another key"
+    assert circles_of(kinds, THROUGH.replace('key = "again"\n[topics.a]', 'key = "elsewhere"\n[topics.a]')) == []
+    without_key = THROUGH.replace('dead_letter_key = "again"', "")
+    assert "topics.c.dead_letter: c -> a -> exchange graves -> c" in circles_of(kinds, without_key), "by its own key"
+    lone = (
+        '[exchanges.x]\ntype = "fanout"\n[topics.a]\ndead_letter_exchange = "x"\n'
+        '[[topics.a.bindings]]\nexchange = "x"\n'
+    )
+    assert circles_of(kinds, lone) == ["topics.a.dead_letter_exchange: a -> exchange x -> a"]
+    with_rest = '[exchanges.y]\ntype = "direct"\nalternate = "x"\n' + lone.replace(
+        'letter_exchange = "x"', 'letter_exchange = "y"'
+    )
+    assert circles_of(kinds, with_rest) == ["topics.a.dead_letter_exchange: a -> exchange y -> exchange x -> a"]
+
+
 words = st.sampled_from(
     ["[topics.a]", "[broker]", "[[topics.a.bindings]]", "kind", "retention", "name", "=", "'queue'", "'1d'", "14", "\n"]
 )

@@ -215,16 +215,17 @@ class Move:
         return target
 
     async def _open_producer(self, client: Client, stack: AsyncExitStack, target: Target) -> None:
-        """Open a producer. Raises TopicUnknown, ExchangeUnknown, also where the broker creates topics on use."""
-        if target.is_exchange:
-            await client.admin.exchange(target.name)
-            producer = client.producer(exchange=target.name)
-        else:
-            window = (await client.admin.topic(target.name))["settings"]["dedup"]
+        """Open a producer.
+
+        Raises TopicUnknown, ExchangeUnknown, also where the broker creates topics on use. ConfigError: a topic, or one
+        behind the exchange, may take copies for duplicates.
+        """
+        for topic in await _topics_behind(client, target.name) if target.is_exchange else [target.name]:
+            window = (await client.admin.topic(topic))["settings"]["dedup"]
             if window != "off":
-                text = f"topic {target.name} does not store messages whose ids it has seen in the last {window}"
-                raise ConfigError(f"{text}, which these may be: linn topics alter {target.name} dedup=off first")
-            producer = client.producer(target.name)
+                text = f"topic {topic} does not store messages whose ids it has seen in the last {window}"
+                raise ConfigError(f"{text}, which these may be: linn topics alter {topic} dedup=off first")
+        producer = client.producer(exchange=target.name) if target.is_exchange else client.producer(target.name)
         self._producers[target] = await stack.enter_async_context(producer)
 
     async def _copy(self, producer: Producer, messages: Sequence[Message]) -> set[int]:
@@ -287,6 +288,24 @@ class Move:
             stay = counted(self._without_target.total(), "message")
             text += f"; {stay} stay: {', '.join(why)}; --to TOPIC moves them"
         return text
+
+
+async def _topics_behind(client: Client, exchange: str) -> list[str]:
+    """Return the visible topics that an exchange may lead to, whatever its bindings match. Raises ExchangeUnknown."""
+    known = {exchange: await client.admin.exchange(exchange)}
+    if any("exchange" in binding for binding in known[exchange]["bindings"]) or known[exchange]["alternate"]:
+        known |= {found["name"]: found for found in await client.admin.exchanges()}
+    topics, reached = dict[str, None](), [exchange]
+    for name in reached:
+        for binding in known[name]["bindings"] if name in known else ():
+            if "topic" in binding:
+                topics[binding["topic"]] = None
+            elif binding["exchange"] not in reached:
+                reached.append(binding["exchange"])
+        alternate = known[name]["alternate"] if name in known else None
+        if alternate is not None and alternate not in reached:
+            reached.append(alternate)
+    return list(topics)
 
 
 def _release(messages: Iterable[Message]) -> list[Settled]:

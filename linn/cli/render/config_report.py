@@ -18,6 +18,7 @@ from linn.core.config.problem import Problem, Problems
 from linn.core.config.topic_settings import TopicSettings, deliveries_max
 from linn.core.env.secret import masked
 from linn.core.errors.texts import counted
+from linn.core.queue.dispatch_order import ORDER_WINDOW
 
 _COLOURS = {"error": "red", "warning": "yellow", "hint": "cyan"}
 
@@ -143,7 +144,9 @@ def _delivery(topic: TopicSettings) -> str:
     """Describe which record a consumer gets next, and how often."""
     encoded = encode_settings(topic)
     by = f" by {topic.order_by}" if topic.order_by else ""
-    order = [f"order {topic.order}{by}"] if topic.order != "fifo" else []
+    levels = f", {topic.levels} levels" if topic.levels else ""
+    among = f" among {topic.order_window:,}" if topic.order_window != ORDER_WINDOW else ""
+    order = [f"order {topic.order}{by}{levels}{among}"] if topic.order != "fifo" else []
     one = ["to one consumer"] if topic.consumers == "one" else []
     once = [] if topic.dedup_ms is None else [f"an id once in {encoded['dedup']}"]
     return ", ".join([str(encoded.get("delivery", "")), *order, *one, *once])
@@ -155,6 +158,8 @@ def kept(topic: TopicSettings) -> str:
     parts = []
     if topic.kind in ("queue", "both"):
         parts.append("until settled" if topic.ttl_ms is None else f"until settled, {encoded['ttl']} at most")
+        size = "" if topic.retention_bytes is None else f", {encoded['retention_bytes']} a partition"
+        parts += [f"settled for {encoded['keep']}{size}"] if topic.kind == "queue" and topic.keep_ms else []
     if topic.kind in ("stream", "both"):
         size = "" if topic.retention_bytes is None else f", {encoded['retention_bytes']} a partition"
         parts.append(f"{encoded['retention']}{size}")
@@ -162,6 +167,9 @@ def kept(topic: TopicSettings) -> str:
     sizes = [] if topic.bytes_max is None else [str(encoded["bytes_max"])]
     if sizes or records:
         parts.append(f"at {' or '.join([*sizes, *records])}: {topic.overflow}")
+    parts += [f"deleted after {encoded['expires']} without a consumer"] if topic.expires_ms is not None else []
+    parts += ["deleted when its last consumer leaves"] if topic.delete_when == "unused" else []
+    parts += [f"status for {encoded['status']}"] if topic.status_ms is not None else []
     return "; ".join(parts)
 
 
@@ -174,7 +182,8 @@ def _when_it_fails(topic: TopicSettings) -> str:
         return "not delivered again"
     most = deliveries_max(topic)
     limit = "" if most is None else f", {counted(most, 'attempt')} at most"
-    exchange = f"exchange {topic.dead_letter_exchange}" if topic.dead_letter_exchange else None
+    key = "" if topic.dead_letter_key is None else f' with the key "{topic.dead_letter_key}"'
+    exchange = f"exchange {topic.dead_letter_exchange}{key}" if topic.dead_letter_exchange else None
     dead = topic.dead_letter or exchange
     end = f", then to {dead}" if dead else ""
     when = "when its connection ends" if encoded["lease"] == "connection" else f"after {encoded['lease']}"

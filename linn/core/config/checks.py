@@ -13,6 +13,7 @@ from typing import Any, TypeVar
 import msgspec
 
 from linn.core.config.configured import ClusterSettings, Configured, ConfiguredExchange, Listener
+from linn.core.config.dead_letter_circles import warn_of_circles
 from linn.core.config.decoder import decode_settings, known_keys
 from linn.core.config.kinds import Kind, Kinds
 from linn.core.config.problem import Problems
@@ -413,7 +414,7 @@ class ConfigChecker:
                 self.problems.add(("topics", name, "lifetime"), "a topic of the file is kept: make this one live")
             for index, binding in enumerate(topic.bindings):
                 self._try_binding(("topics", name, "bindings", index), Target(name), binding, trial)
-        self._warn_of_circles(found)
+        warn_of_circles(found, exchanges, self.problems)
         return found
 
     def services(self) -> dict[str, Any]:
@@ -556,17 +557,6 @@ class ConfigChecker:
 
     def _plugin_failed(self, path: Path, kind: str, error: Exception) -> None:
         self.problems.add(path, f'"{kind}" failed: {type(error).__name__}: {error}', error=PluginError)
-
-    def _warn_of_circles(self, topics: Mapping[str, TopicSettings]) -> None:
-        for name in topics:
-            way = [name]
-            while (topic := topics.get(way[-1])) is not None and topic.dead_letter is not None:
-                way.append(topic.dead_letter)
-                if topic.dead_letter in way[:-1]:
-                    break
-            if len(way) > 2 and way[-1] == name:
-                text = f"dead letters go round in a circle: {' -> '.join(way)}"
-                self.problems.warn(("topics", name, "dead_letter"), text)
 
 
 def check_links(tables: Mapping[str, ExchangeTable], known: Collection[str], problems: Problems) -> None:
