@@ -43,6 +43,7 @@ struct RecordBatch {
   ttlsMs           @27 :Data;    # UInt32 per record; 0: none
   ids              @28 :Data;    # 16 bytes per record, big-endian as in RFC 9562
   offsetDeltas     @29 :Data;    # UInt32 per record: its offset - baseOffset, ascending; absent where there are no gaps
+  duesMs           @30 :Data;    # Int64 per record: not before this time, ms since 1970; 0: none, or delaysMs has a delay
 }
 
 struct Routes {

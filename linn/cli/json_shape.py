@@ -169,7 +169,9 @@ SHAPES: Mapping[str, Any] = {
     "linn cluster moves": _result(verbs.LIST_MOVES),
     "linn audit tail": "any",
     "linn audit verify": _fields("records: number, last: text", problems=["text"]),
-    "linn publish": _fields("count copies: number, topic: text?", partitions={"PARTITION": ["number"]}),
+    "linn publish": _fields(
+        "count copies: number, topic: text?, scheduled: boolean", partitions={"PARTITION": ["number"]}
+    ),
     "linn request": {"replies": [_fields("value: any", headers=[["text", "any"]])]},
     "linn status": _result(verbs.FIND_MESSAGES),
     "linn consume": _MESSAGE,

@@ -6,6 +6,7 @@ import math
 import re
 import tomllib
 from collections.abc import Iterable
+from datetime import datetime
 from typing import Any
 
 import typer
@@ -72,6 +73,20 @@ def rate_per_s(text: str, option: str = "--rate") -> float:
     if found is None or not float(found[1]):
         raise typer.BadParameter(f"{text!r} is not a rate like 100/s, 6000/m or 5/h", param_hint=option)
     return float(found[1]) / _UNITS_S[found[2] or "s"]
+
+
+def due_ms(text: str, option: str) -> int:
+    """Parse a time of a message, such as "2026-01-31T12:00+01:00", in local time unless it has a zone. Raises
+    BadParameter.
+    """
+    try:
+        found = int(datetime.fromisoformat(text).astimezone().timestamp() * 1000)
+    except (ValueError, OverflowError, OSError):
+        found = 0
+    if found <= 0:
+        hint = f"{text!r} is not a time from 1970 on like 2026-01-31T12:00, or 2026-01-31T12:00+01:00 with a zone"
+        raise typer.BadParameter(hint, param_hint=option)
+    return found
 
 
 def duration_ms(text: str, option: str) -> int:

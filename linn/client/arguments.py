@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from datetime import datetime
 
-from linn.core.batch.record import Headers
+from linn.core.batch.record import DUE_MS_MAX, Headers
 from linn.core.errors.texts import reason_text
 from linn.core.errors.tree import LinnError, MessageInvalid
 
@@ -124,6 +124,23 @@ def checked_topics(topics: str | Sequence[str], group: str | None) -> tuple[str,
     if len(named) > 1 and not group:
         raise MessageInvalid("a consumer of several topics needs a group")
     return named
+
+
+def due_ms_of(at: datetime | int | None, delay_ms: int) -> int:
+    """The time from which a message may be delivered, in ms since 1970; 0 for None.
+
+    Raises MessageInvalid: it has no zone, lies before 1970 or after the year 9999, or there is a delay as well.
+    """
+    if at is None:
+        return 0
+    if isinstance(at, datetime):
+        if at.tzinfo is None:
+            raise MessageInvalid(f"at must have a time zone, such as datetime.now(UTC), unlike {at.isoformat()}")
+        at = timestamp_ms_of(at)
+    found = checked_number(at, "at", DUE_MS_MAX, 1)
+    if delay_ms:
+        raise MessageInvalid("a message has a delay or a time, not both")
+    return found
 
 
 def timestamp_ms_of(moment: datetime) -> int:

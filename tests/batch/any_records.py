@@ -28,6 +28,7 @@ _ANY = st.builds(
     priority=st.integers(0, 255),
     delay_ms=_UINT32,
     ttl_ms=_UINT32,
+    due_ms=st.integers(-(2**63), 2**63 - 1),
 )
 _FIELDS = [field.name for field in fields(Record)]
 BASE_IDS = st.integers(0, ID_MASK) | st.just(ID_MASK - 1)

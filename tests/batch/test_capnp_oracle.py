@@ -43,6 +43,7 @@ NUMBERS = {
 }
 DATA = [
     "body", "routes", "routeIndex", "keyHashes", "priorities", "delaysMs", "ttlsMs", "ids", "offsetDeltas",
+    "duesMs",
 ]  # fmt: skip
 BODY = [
     "valueOffsets", "values", "timestampsMs", "keyOffsets", "keys", "keyValidity", "valueValidity", "headerOffsets",
@@ -124,7 +125,7 @@ def test_a_message_that_a_library_spread_over_segments_is_refused() -> None:
 def newer(tmp_path_factory: pytest.TempPathFactory) -> Any:
     text = (schema.SCHEMA_DIR / "batch.capnp").read_text()
     for end_of_struct, more in (
-        ("offsetDeltas     @29 :Data;", "flag @30 :Bool; counter @31 :UInt64; column @32 :Data; label @33 :Text;"),
+        ("duesMs           @30 :Data;", "flag @31 :Bool; counter @32 :UInt64; column @33 :Data; label @34 :Text;"),
         ("headerValidity     @12 :Data;", "moreOffsets @13 :Data; size @14 :UInt64;"),
     ):
         assert text.count(end_of_struct) == 1

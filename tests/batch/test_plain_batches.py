@@ -90,7 +90,7 @@ def test_the_quick_check_agrees_with_the_full_one(seed: int) -> None:
         taken += 1
         if batch.is_plain:
             plain += 1
-            assert batch.raw_fields[1:] == [None] * 8
+            assert batch.raw_fields[1:] == [None] * 9
             assert body is not None
             assert (body.keys, body.timestamps_ms, body.headers, body.values.validity) == (None, None, None, None)
     assert MUTANTS > taken > plain > MUTANTS // 20

@@ -66,7 +66,7 @@ def test_the_body_of_a_large_batch_is_compressed() -> None:
 
 def test_columns_that_hold_only_defaults_are_absent() -> None:
     batch = build_from_records([Record(value=b"a"), Record(value=b"b")], base_id=1)
-    assert list(batch.raw_fields[1:]) == [None] * 8
+    assert list(batch.raw_fields[1:]) == [None] * 9
     assert (batch.body().keys, batch.body().headers, batch.body().timestamps_ms) == (None, None, None)
 
 
@@ -96,6 +96,7 @@ def test_columns_that_hold_only_defaults_are_absent() -> None:
         Record(priority=256),
         Record(delay_ms=-1),
         Record(ttl_ms=2**32),
+        Record(due_ms=2**63),
     ],
     ids=lambda record: re.sub(r" at 0x\w+", "", repr(record)),
 )
@@ -106,7 +107,7 @@ def test_values_that_can_not_be_encoded_are_refused_by_name(record: Record, besi
 
 
 @settings(max_examples=20, deadline=None)
-@given(st.sampled_from(["keys", "headers", "timestamps_ms", "priorities", "delays_ms", "ttls_ms", "ids"]))
+@given(st.sampled_from(["keys", "headers", "timestamps_ms", "priorities", "delays_ms", "ttls_ms", "dues_ms", "ids"]))
 def test_a_column_of_another_length_than_the_values_is_refused(name: str) -> None:
     with pytest.raises(MessageInvalid, match="column"):
         build_batch(BatchColumns(values=[b"a", b"b"], timestamp_ms=0, base_id=0, **{name: [0]}))  # type: ignore[arg-type]

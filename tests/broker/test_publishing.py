@@ -103,7 +103,9 @@ async def test_an_invalid_publish_is_refused_by_name_and_stores_nothing_of_what_
             (m.Publish("t"), records(["a" * 101]), "message.too_large"),
             (m.Publish("t"), records(["a" * 60] * 9, **key), "message.too_large"),
             (m.Publish("t"), records(["a" * 60] * 9, **header), "message.too_large"),
-            (m.Publish("t"), records(["a"], delay_ms=5), "message.unsupported"),
+            (m.Publish("t"), records(["a"], delay_ms=5, due_ms=5), "message.invalid"),
+            (m.Publish("t"), records(["a"], due_ms=-1), "message.invalid"),
+            (m.Publish("t"), records(["a"], due_ms=2**63 - 1), "message.invalid"),
             (m.Publish("t"), records(["a"], priority=5), "message.unsupported"),
             (m.Publish("t"), _corrupt(), "batch.corrupt"),
             (m.Publish("t", acks=7), records(["a"]), "protocol.request_unknown"),
@@ -114,7 +116,9 @@ async def test_an_invalid_publish_is_refused_by_name_and_stores_nothing_of_what_
             assert refused.value.code == code
         with pytest.raises(Refused, match=r"protocol\.malformed"):
             await client.call(m.Publish("t"))
-        by_record = [code for _, _, code in wrong if code in ("message.too_large", "message.unsupported")]
+        by_record = [
+            code for _, _, code in wrong if code in ("message.too_large", "message.unsupported", "message.invalid")
+        ]
         stored = [await client.fetch("t", partition) for partition in (0, 1)]
         assert [*stored[0], *stored[1]] == ["fine"] * len(by_record), "a refused record takes no other with it"
         assert (await client.publish("t", ["a" * 100] * 50)).copies == 50, "the limit is each message's own"

@@ -74,6 +74,7 @@ async def publish(producer: Producer) -> None:
         priority=0,
         delay_ms=0,
         ttl_ms=0,
+        at=None,
         mandatory=False,
     )
     assert_type(receipt, Receipt)

@@ -51,6 +51,7 @@ _RUNS = {
     "subscription": ("subscription", "subscription_walk", "walk"),
     "keeping": ("broker", "test_kept_records", "keep_and_lose_power"),
     "expiry": ("broker", "ttl_run", "walk"),
+    "schedule": ("broker", "schedule_run", "walk"),
     "transfers": ("broker", "transfer_run", "walk"),
     "group": ("group", "group_walk", "walk"),
     "routing": ("exchanges", "routing_walk", "walk"),

@@ -73,6 +73,18 @@ Ttl = Annotated[
         help="Time to live, such as 30s: a message that no consumer takes in this time expires. For queues.",
     ),
 ]
+Delay = Annotated[
+    str | None,
+    typer.Option("--delay", metavar="DURATION", help="Let the messages come into their topic later, such as in 30s."),
+]
+At = Annotated[
+    str | None,
+    typer.Option(
+        "--at",
+        metavar="TIME",
+        help="Let the messages come at a time, such as 2026-01-31T12:00: local time, unless it has a zone.",
+    ),
+]
 Priority = Annotated[
     int,
     typer.Option(
@@ -118,6 +130,8 @@ def publish(
     mandatory: Mandatory = False,
     acks: AcksOption = "all",
     ttl: Ttl = None,
+    delay: Delay = None,
+    at: At = None,
     priority: Priority = 0,
     file: File = None,
     form: Input = "lines",
@@ -159,6 +173,10 @@ def publish(
     publication.acks = "leader" if acks == "leader" else "all"
     publication.priority = priority
     publication.ttl_ms = 0 if ttl is None else typed_value.duration_ms(ttl, "--ttl")
+    publication.delay_ms = 0 if delay is None else typed_value.duration_ms(delay, "--delay")
+    publication.due_ms = None if at is None else typed_value.due_ms(at, "--at")
+    if delay is not None and at is not None:
+        raise typer.BadParameter("messages have a delay or a time, not both", param_hint="--at")
     publication.run(url, source, as_json=as_json)
 
 
@@ -174,6 +192,9 @@ class Publication:
         """Priority of all messages."""
         self.ttl_ms = 0
         """Time to live of all messages; 0: they have none."""
+        self.delay_ms = 0
+        self.due_ms: int | None = None
+        """The time at which all messages come into their topic."""
         self._target = target
         self._to_exchange = to_exchange
         self._mandatory = mandatory
@@ -233,6 +254,8 @@ class Publication:
             headers=[message.headers for message in messages] if any(m.headers for m in messages) else None,
             priority=self.priority,
             ttl_ms=self.ttl_ms,
+            delay_ms=self.delay_ms,
+            at=self.due_ms,
             mandatory=self._mandatory,
         )
 
@@ -269,10 +292,18 @@ class Publication:
     def _data(self) -> dict[str, Any]:
         total = self._total
         offsets = {str(partition): list(offsets) for partition, offsets in total.partitions.items()}
-        return {"count": total.count, "topic": total.topic, "copies": total.copies, "partitions": offsets}
+        said = {"count": total.count, "topic": total.topic, "copies": total.copies, "partitions": offsets}
+        return said | {"scheduled": total.is_scheduled}
 
     def _text(self) -> str:
         total = self._total
+        if total.is_scheduled:
+            text = f"scheduled {counted(total.count, 'message')} for {self._target}"
+            ids = [
+                f"{partition}-{first}" + (f" to {partition}-{last}" if first != last else "")
+                for partition, (first, last) in sorted(total.partitions.items())
+            ]
+            return f"{text} (id {'; '.join(ids)})" if ids else text
         text = f"published {counted(total.count, 'message')} to {self._target}"
         if self._to_exchange and total.count:
             stored = f"{counted(total.copies, 'copy')} stored" if total.copies else "no binding took any"
@@ -293,4 +324,4 @@ def _sum(total: BulkReceipt, receipt: BulkReceipt) -> BulkReceipt:
         known = partitions.get(partition)
         partitions[partition] = offsets if known is None else Offsets(known.first, offsets.last)
     copies = (total.copies or 0) + (receipt.copies or 0)
-    return BulkReceipt(total.count + receipt.count, total.topic, partitions, copies)
+    return BulkReceipt(total.count + receipt.count, total.topic, partitions, copies, receipt.is_scheduled)

@@ -8,6 +8,7 @@ list, a signal. The list counts against `buffer_bytes_max`.
 from __future__ import annotations
 
 from collections.abc import Callable
+from datetime import datetime
 from os import getpid
 from typing import Any
 from uuid import UUID
@@ -52,6 +53,7 @@ class BaseProducer(ClosingFacade[asynchronous.Producer]):
         priority: int = 0,
         delay_ms: int = 0,
         ttl_ms: int = 0,
+        at: datetime | int | None = None,
         mandatory: bool = False,
     ) -> None:
         """Publish one message without waiting. A later failure is raised by the next `flush` or by closing.
@@ -72,7 +74,7 @@ class BaseProducer(ClosingFacade[asynchronous.Producer]):
         if (
             key is None
             and type(value) is bytes
-            and not (routing_key or labels or headers or priority or delay_ms or ttl_ms)
+            and not (routing_key or labels or headers or priority or delay_ms or ttl_ms or at is not None)
             and id is None
             and timestamp_ms is None
             and not mandatory
@@ -81,7 +83,7 @@ class BaseProducer(ClosingFacade[asynchronous.Producer]):
             if size > self._made.message_bytes_max:
                 raise self._made._too_large(size)
         else:
-            properties = checked(key, routing_key, labels, headers, id, timestamp_ms, priority, delay_ms, ttl_ms)
+            properties = checked(key, routing_key, labels, headers, id, timestamp_ms, priority, delay_ms, ttl_ms, at)
             message = self._made._prepared(value, properties, mandatory)
             size = message.size
         if getpid() != self._process_id:  # Check before the lock: another thread may have held it at the fork.

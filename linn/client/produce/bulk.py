@@ -65,6 +65,7 @@ class BulkColumns:
     priority: int = 0
     delay_ms: int = 0
     ttl_ms: int = 0
+    due_ms: int = 0
 
     @classmethod
     def checked(
@@ -166,6 +167,7 @@ class BulkColumns:
         columns.priorities = [self.priority] * count if self.priority else None
         columns.delays_ms = [self.delay_ms] * count if self.delay_ms else None
         columns.ttls_ms = [self.ttl_ms] * count if self.ttl_ms else None
+        columns.dues_ms = [self.due_ms] * count if self.due_ms else None
         return columns
 
     def check_sizes(self, first: int, last: int, bytes_max: int) -> None:

@@ -37,6 +37,7 @@ class OpenBatch:
         "awaited",
         "base_id",
         "confirmation",
+        "is_delayed",
         "mandatory",
         "opened_tick",
         "routes_bytes",
@@ -53,6 +54,8 @@ class OpenBatch:
         self.timestamp_ms = timestamp_ms
         self.mandatory = mandatory
         """Whether all its messages are mandatory; the broker is asked for a whole batch."""
+        self.is_delayed = False
+        """Whether its messages come into their topic later."""
         self.awaited: list[int] = []
         """Indexes of the messages whose publishers wait; the next flush reports failures of the others."""
         self.confirmation = Confirmation()
@@ -70,6 +73,7 @@ class OpenBatch:
         self.size += size + RECORD_BYTES
         if properties is not PLAIN:
             self._rows[index] = properties
+            self.is_delayed = self.is_delayed or properties.is_delayed
             self.size += overhead_of(properties)
             if properties.pair is not NO_PAIR:
                 self.routes_bytes += routes_bytes((properties.pair,))
@@ -78,7 +82,9 @@ class OpenBatch:
     def has_room(self, properties: Properties, size: int, bytes_max: int) -> bool:
         """Tell whether the batch with this message fits the broker's limits; a message of `bytes_max` goes alone."""
         if properties is PLAIN:
-            return size < bytes_max
+            return size < bytes_max and not self.is_delayed
+        if self.values and self.is_delayed != properties.is_delayed:
+            return False  # Only a batch of one kind has a place.
         if size + overhead_of(properties) >= bytes_max:
             return False
         pair = properties.pair
@@ -135,7 +141,7 @@ class OpenBatch:
         return columns
 
     def _fill(self, columns: BatchColumns, rows: list[Properties], with_key_hashes: bool) -> None:
-        keys, pairs, headers, ids, times, priorities, delays_ms, ttls_ms = zip(*rows, strict=True)
+        keys, pairs, headers, ids, times, priorities, delays_ms, ttls_ms, dues_ms = zip(*rows, strict=True)
         columns.pairs, columns.pair_index = index_pairs(pairs)
         if any(key is not None for key in keys):
             columns.keys = keys
@@ -144,6 +150,7 @@ class OpenBatch:
         columns.priorities = priorities if any(priorities) else None
         columns.delays_ms = delays_ms if any(delays_ms) else None
         columns.ttls_ms = ttls_ms if any(ttls_ms) else None
+        columns.dues_ms = dues_ms if any(dues_ms) else None
         if any(time is not None for time in times):
             columns.timestamps_ms = [self.timestamp_ms if time is None else time for time in times]
         if any(id is not None for id in ids):

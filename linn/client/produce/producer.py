@@ -11,13 +11,14 @@ from __future__ import annotations
 import contextlib
 from _thread import get_ident
 from collections.abc import Callable, Iterable, Sequence
+from datetime import datetime
 from types import TracebackType
 from typing import Literal, Self
 from uuid import UUID
 
 import anyio.lowlevel
 
-from linn.client.arguments import HeadersInput, as_bytes
+from linn.client.arguments import HeadersInput, as_bytes, due_ms_of
 from linn.client.connection.connection import Connection
 from linn.client.connection.connector import Connector
 from linn.client.connection.metadata import TopicRefresh, describe
@@ -227,12 +228,14 @@ class Producer:
         priority: int = 0,
         delay_ms: int = 0,
         ttl_ms: int = 0,
+        at: datetime | int | None = None,
         mandatory: bool = False,
     ) -> Receipt:
         """Publish one message and wait for the confirmation that `acks` selects.
 
-        Waits first while more than `buffer_bytes_max` is unconfirmed. With `mandatory`, an unroutable message is an
-        error; it has no effect on a producer for a topic.
+        With `delay_ms`, or a time `at` (a datetime with a zone, or milliseconds since 1970), it comes into its topic
+        later: the confirmation says that it will. Waits first while more than `buffer_bytes_max` is unconfirmed. With
+        `mandatory`, an unroutable message is an error; it has no effect on a producer for a topic.
 
         Raises:
             MessageInvalid, MessageTooLarge: nothing was sent.
@@ -250,11 +253,11 @@ class Producer:
         properties = PLAIN
         if (
             key is not None
-            or (routing_key or labels or headers or priority or delay_ms or ttl_ms)
+            or (routing_key or labels or headers or priority or delay_ms or ttl_ms or at is not None)
             or id is not None
             or timestamp_ms is not None
         ):
-            properties = checked(key, routing_key, labels, headers, id, timestamp_ms, priority, delay_ms, ttl_ms)
+            properties = checked(key, routing_key, labels, headers, id, timestamp_ms, priority, delay_ms, ttl_ms, at)
         if self._sender.buffered_bytes >= self._bound:
             self._check_open()
             await self._sender.room(self._buffer_bytes_max)
@@ -275,7 +278,8 @@ class Producer:
                 batch.withdraw(index)
             raise
         message_id = message.properties.id or UUID(int=batch.id(index))
-        return self._receipt(message_id, batch.place(index), placement, batch.confirmation, message.mandatory)
+        receipt = self._receipt(message_id, batch.place(index), placement, batch.confirmation, message.mandatory)
+        return receipt.delayed() if message.properties.is_delayed else receipt
 
     async def _sent_alone(self, message_id: int, confirmation: Confirmation) -> Receipt:
         return self._receipt(UUID(int=message_id), 0, await self._confirmed(confirmation, attended=True), confirmation)
@@ -330,6 +334,7 @@ class Producer:
         priority: int = 0,
         delay_ms: int = 0,
         ttl_ms: int = 0,
+        at: datetime | int | None = None,
         mandatory: bool = False,
     ) -> None:
         """Publish one message without waiting. A later failure is raised by the next `flush` or by closing.
@@ -352,7 +357,7 @@ class Producer:
         if (
             key is None
             and type(value) is bytes
-            and not (routing_key or labels or headers or priority or delay_ms or ttl_ms)
+            and not (routing_key or labels or headers or priority or delay_ms or ttl_ms or at is not None)
             and id is None
             and timestamp_ms is None
             and not mandatory
@@ -373,7 +378,7 @@ class Producer:
                 accumulator.seal(buffer)
         else:
             self._check_loop()
-            properties = checked(key, routing_key, labels, headers, id, timestamp_ms, priority, delay_ms, ttl_ms)
+            properties = checked(key, routing_key, labels, headers, id, timestamp_ms, priority, delay_ms, ttl_ms, at)
             self._accumulator.put(self._prepared(value, properties, mandatory))
 
     def _prepared(self, value: bytes | None, properties: Properties, mandatory: bool) -> Prepared:
@@ -400,6 +405,7 @@ class Producer:
         priority: int = 0,
         delay_ms: int = 0,
         ttl_ms: int = 0,
+        at: datetime | int | None = None,
         mandatory: bool = False,
         partition: int | None = None,
     ) -> BulkReceipt:
@@ -429,6 +435,7 @@ class Producer:
         columns = BulkColumns.checked(values, keys, routing_keys, labels, headers)
         columns.identify(ids, self._connector.env.clock.now_ms() if timestamp_ms is None else timestamp_ms)
         columns.priority, columns.delay_ms, columns.ttl_ms = priority, delay_ms, ttl_ms
+        columns.due_ms = due_ms_of(at, delay_ms)
         accumulator = self._accumulator
         with_key_hashes = accumulator.buffers[0].partition < 0
         bulk = Bulk(with_key_hashes, accumulator.codec, accumulator.bytes_max, self._batch_bytes_limit)
@@ -443,7 +450,8 @@ class Producer:
                 await self._ship(bulk, place, part, mandatory)
         except LinnError as error:
             bulk.fail(error)
-        return await bulk.receipt(None if self._to_exchange else self._target)
+        receipt = await bulk.receipt(None if self._to_exchange else self._target)
+        return receipt.delayed() if delay_ms or columns.due_ms else receipt
 
     async def _ship(self, bulk: Bulk, partition: int, columns: BulkColumns, mandatory: bool) -> None:
         """Cut and send the messages of one partition; with `partition` -1, batches go to all partitions in turn."""

@@ -6,11 +6,12 @@ The checks cover everything for which `build_batch` would refuse a whole batch.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from datetime import datetime
 from functools import lru_cache
 from typing import Any, NamedTuple
 from uuid import UUID
 
-from linn.client.arguments import I64_MAX, U32_MAX, HeadersInput, as_bytes, checked_headers, checked_number
+from linn.client.arguments import I64_MAX, U32_MAX, HeadersInput, as_bytes, checked_headers, checked_number, due_ms_of
 from linn.core.batch.record import Headers, Labels
 from linn.core.batch.routes import NO_PAIR, Pair, encode_routes
 from linn.core.errors.tree import MessageInvalid
@@ -30,6 +31,12 @@ class Properties(NamedTuple):
     priority: int = 0
     delay_ms: int = 0
     ttl_ms: int = 0
+    due_ms: int = 0
+
+    @property
+    def is_delayed(self) -> bool:
+        """Whether the message comes into its topic later."""
+        return bool(self.delay_ms or self.due_ms)
 
 
 PLAIN = Properties()
@@ -88,6 +95,7 @@ def checked(
     priority: int,
     delay_ms: int,
     ttl_ms: int,
+    at: datetime | int | None,
 ) -> Properties:
     """Check the properties of one message. Raises MessageInvalid."""
     checked_numbers(priority, delay_ms, ttl_ms, timestamp_ms)
@@ -102,6 +110,7 @@ def checked(
         priority,
         delay_ms,
         ttl_ms,
+        due_ms_of(at, delay_ms),
     )
 
 
@@ -114,8 +123,9 @@ def size_of(properties: Properties) -> int:
 
 def overhead_of(properties: Properties) -> int:
     """Return the bytes that a message adds to a batch besides value, key, content of headers, and labels."""
-    _, _, headers, id, timestamp_ms, _, delay_ms, ttl_ms = properties
+    _, _, headers, id, timestamp_ms, _, delay_ms, ttl_ms, due_ms = properties
     row = 16 * (id is not None) + 8 * (timestamp_ms is not None) + 4 * (delay_ms > 0) + 4 * (ttl_ms > 0)
+    row += 8 * (due_ms > 0)
     return row + HEADER_BYTES * len(headers)
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import NamedTuple
 from uuid import UUID
 
@@ -35,6 +35,15 @@ class Receipt(NamedTuple):
     """Leader epoch in which it was appended: topic id, epoch and offset identify the record, even after a power loss.
     None if `partition` is None.
     """
+    scheduled: str | None = None
+    """Id of a message that comes into its topic later, and has no offset yet. None if it is there, or `partition` is
+    None.
+    """
+
+    def delayed(self) -> Receipt:
+        """Return the receipt of a message that comes later."""
+        id = None if self.offset is None else f"{self.partition}-{self.offset}"
+        return self._replace(offset=None, scheduled=id)
 
 
 class Offsets(NamedTuple):
@@ -67,3 +76,11 @@ class BulkReceipt:
     """Offsets by partition, without batches that an exchange split."""
     copies: int | None
     """Number of records stored in all topics together; None with acks="none"."""
+    is_scheduled: bool = False
+    """Whether the messages come into the topic later. Then `partitions` has the numbers of their ids: the id of number
+    5 in partition 0 is "0-5".
+    """
+
+    def delayed(self) -> BulkReceipt:
+        """Return the receipt of messages that come later."""
+        return replace(self, is_scheduled=True)

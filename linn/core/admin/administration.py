@@ -554,6 +554,10 @@ class Administration:
         """
         await self._run_change(lambda: self.catalog.led_topic(topic).open_positions(self.groups))
 
+    async def open_timing(self, topic: str) -> None:
+        """Make and open the timing logs of a topic, unless they are open. Raises as `open_positions`."""
+        await self._run_change(lambda: self.catalog.led_topic(topic).timing.open())
+
     # --- broker ---
 
     async def _show_metrics(self, asked: verbs.MetricNames) -> list[MetricDescription]:

@@ -30,14 +30,16 @@ from linn.core.errors.names import AUDIT_TOPIC
 from linn.core.errors.replication import NotLeader
 from linn.core.errors.tree import LinnError, SyncFailed
 from linn.core.groups.coordinator import GroupCoordinator
+from linn.core.log.storage import PartitionId
 from linn.core.loop.waiting import first_of
 from linn.core.metadata.levels import TRANSIENT_LEVEL
 from linn.core.metadata.store import Stored
-from linn.core.replicas.log_numbers import logs_of
+from linn.core.replicas.log_numbers import logs_of, timing_logs_there
 from linn.core.replicas.replication import Replication
 from linn.core.replicas.topic_replica import TopicReplica
 from linn.core.topics.catalog import Catalog
 from linn.core.topics.holder import Holder, holder_of
+from linn.core.topics.timing_logs import timing_topic
 from linn.core.topics.topic import Topic
 from linn.core.transactions.cluster_coordinator import ClusterCoordinator
 from linn.verbs import TRANSACTIONS_TOPIC
@@ -216,7 +218,7 @@ class ClusterCatalog:
         if replica is None and part is not None and self._node.number in part.replicas:
             await self._logs.make_way(topic.name, str(topic.id))
             await self._logs.record(topic.name, await self._topics.entry_of(topic))
-            replica = await self.replication.open(topic, logs_of(topic))
+            replica = await self.replication.open(topic, [*logs_of(topic), *await timing_logs_there(topic)])
         if part is not None and self._node.number not in part.replicas:
             await self._drop(topic, part)
             return
@@ -247,6 +249,8 @@ class ClusterCatalog:
             # A number is used again: a new subscription must not find the state of a former one.
             await replica.keep_subscriptions([entry.number for entry in topic.entries.values()])
             await topic.open()
+            if replica.has(PartitionId(timing_topic(topic.name), 0)):
+                await topic.timing.open()
             if topic.name == TRANSACTIONS_TOPIC:
                 await self._transactions.adopt(topic.partitions[0])
             else:

@@ -14,6 +14,7 @@ from linn.core.env.log_fields import log_fields
 from linn.core.errors.tree import LogCorrupt
 from linn.core.groups.topic_positions import groups_log
 from linn.core.topics.shared_entry import OWN_QUEUE, SharedEntry, is_state_topic, state_topic
+from linn.core.topics.timing_logs import timing_state_topic, timing_topic
 from linn.core.topics.topic_maker import TopicMaker
 from linn.verbs import TRANSACTIONS_TOPIC
 
@@ -29,12 +30,13 @@ async def examine_logs(
     """Examine the logs of the topics that existed before this start, by their settings at that time, and the logs of
     their named subscriptions and groups.
 
-    Returns the topics that have a log of the positions of groups, and those whose engine can't tell.
+    Returns the internal topics of positions of groups and of delayed records, as far as there are some, or the engine
+    can't tell.
 
     Raises LogCorrupt, StorageError: nothing was changed.
     """
     refused: LogCorrupt | None = None
-    read_by_groups = set[str]()
+    found = set[str]()
     _refuse_former_groups(config, maker)
     logs: list[tuple[str, TopicSettings | None, Mapping[str, int]]] = [
         (TRANSACTIONS_TOPIC, None, {TRANSACTIONS_TOPIC: 0})
@@ -52,13 +54,13 @@ async def examine_logs(
                 refused = refused or error
                 logger.error("%(topic)s can't be opened: %(error)s", {"topic": name} | log_fields(error))
             else:
-                if (there or there is None) and topic == groups_log(name).topic:
-                    read_by_groups.add(name)
+                if (there or there is None) and topic in (groups_log(name).topic, timing_topic(name)):
+                    found.add(topic)
                 if topics and there is not None:  # Without topics this is the first start.
                     _warn_of_missing(topic, sorted(set(range(expected)).difference(there)))
     if refused is not None:
         raise refused
-    return read_by_groups
+    return found
 
 
 def _refuse_former_groups(config: Config, maker: TopicMaker) -> None:
@@ -76,7 +78,7 @@ def _logs_of(
     config: Config, maker: TopicMaker, name: str, settings: TopicSettings, entries: Mapping[str, SharedEntry]
 ) -> dict[str, int]:
     """The logs of a topic, including internal logs, with the expected number of partitions of each."""
-    logs = {name: settings.partitions, groups_log(name).topic: 0}
+    logs = {name: settings.partitions, groups_log(name).topic: 0, timing_topic(name): 0, timing_state_topic(name): 0}
     delivery = settings.delivery or config.broker.default_delivery
     keeps_state = delivery in config.delivery and maker.semantics(settings).survives_restart
     numbers = [entry.number for entry in entries.values() if not entry.deleted]

@@ -54,6 +54,7 @@ from linn.core.errors.tree import (
     TopicExists,
 )
 from linn.core.groups.coordinator import GroupCoordinator
+from linn.core.groups.topic_positions import groups_log
 from linn.core.loop.long_work import LongWork
 from linn.core.ports.observer import Observers
 from linn.core.ports.principal import Principal
@@ -71,6 +72,7 @@ from linn.core.topics.live_settings import (
     warnings_of_deletion,
 )
 from linn.core.topics.shared_entry import SharedEntry, check_entries, decode_entries
+from linn.core.topics.timing_logs import timing_topic
 from linn.core.topics.topic import Topic
 from linn.core.topics.topic_maker import PluginMaker, TopicMaker
 from linn.rights import Need
@@ -86,8 +88,8 @@ class StoredTopics(NamedTuple):
     settings: Mapping[str, TopicSettings]
     entries: Mapping[str, Mapping[str, SharedEntry]]
     """Their named subscriptions."""
-    read_by_groups: Collection[str]
-    """Names of topics that have a log of the positions of groups, or may have one."""
+    internal: Collection[str]
+    """Internal topics that there are, or may be; see `examine_logs`."""
 
 
 class Elsewhere(Protocol):
@@ -177,8 +179,7 @@ class TopicAdministration:
                 del topics[name], settings[name], entries[name]  # Its last process had it; the entry ends in a moment.
         # A replica with a damaged log is copied anew, when the cluster's metadata says that it may be.
         led = {name: of for name, of in settings.items() if name in here and (of.replicas or 1) == 1}
-        read_by_groups = await examine_logs(self._config, self._maker, led, entries)
-        return StoredTopics(topics, settings, entries, read_by_groups)
+        return StoredTopics(topics, settings, entries, await examine_logs(self._config, self._maker, led, entries))
 
     async def open_all(self, stored: StoredTopics) -> dict[str, object]:
         """Open the topics of the configuration and the store. Returns entries for `save_opened`. Raises LinnError."""
@@ -189,8 +190,10 @@ class TopicAdministration:
             if value is not None:
                 opened[TOPIC + name] = value
             topic = self._catalog.topics[name]
-            if name in stored.read_by_groups and topic.led_by is None:
+            if groups_log(name).topic in stored.internal and topic.led_by is None:
                 await topic.open_positions(self._groups)
+            if timing_topic(name) in stored.internal and topic.led_by is None and topic.keeps_records:
+                await topic.timing.open()
         return opened
 
     async def _try_to_finish_deleting(self, name: str) -> None:

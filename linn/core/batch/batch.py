@@ -44,15 +44,15 @@ _HEADER = struct.Struct("<IIIHH qqqiIIIqqqIHHBBHIQQQI4x")
 """Layout of the message's head and of all numbers."""
 NUMBER_BYTES = _HEADER.size - DATA_AT
 _NUMBER_WORDS = NUMBER_BYTES // 8
-FIELD_COUNT = 9
-BODY, ROUTES, ROUTE_INDEX, KEY_HASHES, PRIORITIES, DELAYS_MS, TTLS_MS, IDS, OFFSET_DELTAS = range(FIELD_COUNT)
+FIELD_COUNT = 10
+BODY, ROUTES, ROUTE_INDEX, KEY_HASHES, PRIORITIES, DELAYS_MS, TTLS_MS, IDS, OFFSET_DELTAS, DUES_MS = range(FIELD_COUNT)
 """Indexes of the Data fields."""
 BATCH_BYTES_MIN = DATA_AT + NUMBER_BYTES + WORD
 """Size of a message whose only pointer is the body's."""
 OFFSET_SPAN_MAX = (1 << 31) - 1
 assert NUMBER_BYTES == 112
 assert SEALED.size + _SEALED_AT == DATA_AT + NUMBER_BYTES
-COLUMN_WIDTHS = (0, 0, 2, 4, 1, 4, 4, 16, 4)
+COLUMN_WIDTHS = (0, 0, 2, 4, 1, 4, 4, 16, 4, 8)
 """Bytes per record of each field; the first two, body and routes, are no columns."""
 
 ID_MASK = (1 << 128) - 1
@@ -319,6 +319,8 @@ class RecordBatch:
                 self._column(place)
             if index is not None and max(_cast(index, "H") or (0,)) >= self.pair_count:
                 raise BatchMalformed("a record names a (routing key, labels) pair that the batch does not hold")
+        if fields[DUES_MS] is not None:
+            self._column(DUES_MS)
 
     def _column(self, place: int) -> memoryview | None:
         """A field with one item per record. Its length is checked here, so that readers need not call `verify`."""
@@ -378,12 +380,19 @@ class RecordBatch:
         return _cast(self._column(TTLS_MS), "I")
 
     @property
+    def dues_ms(self) -> memoryview | None:
+        """Int64 per record: the time before which it is not delivered, in ms since 1970; 0 for none. None: all 0."""
+        return _cast(self._column(DUES_MS), "q")
+
+    @property
     def is_timed(self) -> bool:
-        """Whether the batch has a column of delays or TTLs; of most batches the size of the message's root tells."""
+        """Whether the batch has a column of delays, times or TTLs; of most batches the size of the message's root
+        tells.
+        """
         if self.message[_ROOT_SIZE_AT:DATA_AT] == _PLAIN_ROOT_SIZE:
             return False
         fields = self._views or self._fields  # Most often they are decoded: a call less.
-        return fields[DELAYS_MS] is not None or fields[TTLS_MS] is not None
+        return fields[DELAYS_MS] is not None or fields[TTLS_MS] is not None or fields[DUES_MS] is not None
 
     @property
     def raw_fields(self) -> Sequence[memoryview | None]:
@@ -506,7 +515,7 @@ class RecordBatch:
     def record(self, index: int) -> Record:
         """One record, copied out."""
         routing_key, labels = self.pair(index)
-        priorities, delays, ttls = self.priorities, self.delays_ms, self.ttls_ms
+        priorities, delays, ttls, dues = self.priorities, self.delays_ms, self.ttls_ms, self.dues_ms
         return Record(
             value=self.value(index),
             key=self.key(index),
@@ -518,6 +527,7 @@ class RecordBatch:
             priority=priorities[index] if priorities is not None else 0,
             delay_ms=delays[index] if delays is not None else 0,
             ttl_ms=ttls[index] if ttls is not None else 0,
+            due_ms=dues[index] if dues is not None else 0,
         )
 
     def records(self) -> list[Record]:

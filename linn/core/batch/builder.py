@@ -14,7 +14,10 @@ from linn.core.batch import flat_message, zstd_codec
 from linn.core.batch.batch import (
     COLUMN_WIDTHS,
     CONTROL,
+    DELAYS_MS,
+    DUES_MS,
     ID_MASK,
+    IDS,
     KEY_HASHES,
     NUMBER_BYTES,
     OFFSET_DELTAS,
@@ -70,6 +73,7 @@ class BatchColumns:
     priorities: Sequence[int] | None = None
     delays_ms: Sequence[int] | None = None
     ttls_ms: Sequence[int] | None = None
+    dues_ms: Sequence[int] | None = None
     ids: Sequence[bytes] | None = None
     key_hashes: Sequence[int] | None = None
     """`partitioner.key_hash` of each key, for an exchange in front of topics with partitions."""
@@ -98,6 +102,8 @@ def build_batch(columns: BatchColumns, codec: Codec = Codec.NONE, *, sealed: boo
             _numbers("I", columns.delays_ms),
             _numbers("I", columns.ttls_ms),
             b"".join(columns.ids) if columns.ids is not None else None,
+            None,
+            _numbers("q", columns.dues_ms),
         ]
     except _UNFIT as error:
         raise MessageInvalid(f"a message can't be encoded: {error}") from error
@@ -169,6 +175,7 @@ def _check_lengths(columns: BatchColumns, count: int) -> None:
         columns.priorities,
         columns.delays_ms,
         columns.ttls_ms,
+        columns.dues_ms,
         columns.ids,
     ):
         if column is not None and len(column) != count:
@@ -266,6 +273,7 @@ def build_from_records(records: Sequence[Record], *, base_id: int, codec: Codec 
         priorities=_unless_all_zero([record.priority for record in records]),
         delays_ms=_unless_all_zero([record.delay_ms for record in records]),
         ttls_ms=_unless_all_zero([record.ttl_ms for record in records]),
+        dues_ms=_unless_all_zero([record.due_ms for record in records]),
         ids=ids,
     )
     return build_batch(columns, codec)
@@ -309,11 +317,12 @@ def _sliced(batch: RecordBatch, first: int, last: int, covers: range | None) -> 
     """Records `first` to `last` (exclusive), by index, covering the offsets `covers`; None: offsets without gaps."""
     assert 0 <= first < last <= batch.count
     deltas, span = (None, last - first) if covers is None else (_deltas(batch, first, last, covers), len(covers))
-    columns = [
+    columns: list[Buffer | None] = [
         column[width * first : width * last] if column is not None else None
-        for column, width in list(zip(batch.raw_fields, COLUMN_WIDTHS, strict=True))[ROUTE_INDEX:OFFSET_DELTAS]
+        for column, width in list(zip(batch.raw_fields, COLUMN_WIDTHS, strict=True))[ROUTE_INDEX:]
     ]
-    fields = [batch.raw_fields[ROUTES], *columns, deltas]
+    columns[OFFSET_DELTAS - ROUTE_INDEX] = deltas
+    fields = [batch.raw_fields[ROUTES], *columns]
     return _part(batch, fields, batch.body().slice(first, last), last - first, batch.base_id + first, span=span)
 
 
@@ -376,7 +385,8 @@ def widen_batch(batch: RecordBatch, covers: range) -> RecordBatch:
     deltas = _deltas(batch, 0, batch.count, covers)
     numbers = bytearray(batch.message[DATA_AT : DATA_AT + NUMBER_BYTES])
     struct.pack_into("<I", numbers, _OFFSET_SPAN_AT - DATA_AT, len(covers))
-    message = flat_message.encode(bytes(numbers), [*batch.raw_fields[:OFFSET_DELTAS], deltas])
+    fields = [*batch.raw_fields[:OFFSET_DELTAS], deltas, *batch.raw_fields[OFFSET_DELTAS + 1 :]]
+    message = flat_message.encode(bytes(numbers), fields)
     seal(message)
     return _stamped_as(batch, RecordBatch(message), covers.start)
 
@@ -414,12 +424,13 @@ def _joined(pieces: tuple[Buffer | None, ...]) -> bytes | None:
 def _taken_columns(batch: RecordBatch, indexes: Sequence[int], base_offset: int | None) -> list[Buffer | None]:
     """The fields after the body: routes unchanged, columns for these records; their offsets from `base_offset` on."""
     fields: list[Buffer | None] = [batch.raw_fields[ROUTES]]
-    for column, width in list(zip(batch.raw_fields, COLUMN_WIDTHS, strict=True))[ROUTE_INDEX:OFFSET_DELTAS]:
+    for column, width in list(zip(batch.raw_fields, COLUMN_WIDTHS, strict=True))[ROUTE_INDEX:]:
         taken = None if column is None else b"".join([column[width * i : width * i + width] for i in indexes])
         fields.append(taken)
-    if fields[-1] is None:  # Ids that count up from a base are no longer dense.
-        fields[-1] = _taken_ids(batch.base_id, indexes)
-    fields.append(None if base_offset is None else _taken_deltas(batch, indexes, base_offset))
+    if fields[IDS - ROUTES] is None:  # Ids that count up from a base are no longer dense.
+        fields[IDS - ROUTES] = _taken_ids(batch.base_id, indexes)
+    deltas = None if base_offset is None else _taken_deltas(batch, indexes, base_offset)
+    fields[OFFSET_DELTAS - ROUTES] = deltas
     return fields
 
 
@@ -494,6 +505,26 @@ def with_key_hashes(batch: RecordBatch) -> RecordBatch:
         )
     hashes = array("I", map(key_hash, found)).tobytes()
     fields = [*batch.raw_fields[:KEY_HASHES], hashes, *batch.raw_fields[KEY_HASHES + 1 :]]
+    message = flat_message.encode(bytes(batch.message[DATA_AT : DATA_AT + NUMBER_BYTES]), fields)
+    seal(message)
+    made = RecordBatch(message)
+    made.opener, made.messages_within = batch.opener, batch.messages_within
+    return made
+
+
+def with_dues(batch: RecordBatch, now_ms: int) -> RecordBatch:
+    """The same batch with a time for each record that has a delay, counted from `now_ms`, in place of the delays.
+
+    The body is not opened, and the producer's numbers stay.
+    """
+    delays, dues = batch.delays_ms, batch.dues_ms
+    if delays is None:
+        return batch
+    times = [now_ms + delay if delay else 0 for delay in delays]
+    if dues is not None:
+        times = [due or time for due, time in zip(dues, times, strict=True)]
+    fields = list(batch.raw_fields)
+    fields[DELAYS_MS], fields[DUES_MS] = None, memoryview(array("q", times)).cast("B")
     message = flat_message.encode(bytes(batch.message[DATA_AT : DATA_AT + NUMBER_BYTES]), fields)
     seal(message)
     made = RecordBatch(message)

@@ -12,6 +12,8 @@ Labels = Mapping[str, LabelValue]
 Headers = tuple[tuple[str, bytes | None], ...]
 
 NO_LABELS: Labels = MappingProxyType({})
+DUE_MS_MAX = 253_402_300_799_999
+"""The last millisecond of the year 9999, beyond which dates can't be written."""
 RESERVED_LABELS = "linn."
 """Beginning of the names of labels that only the broker writes, into dead letters."""
 
@@ -40,3 +42,5 @@ class Record:
     """Earliest delivery, in ms after the append."""
     ttl_ms: int = 0
     """Latest delivery, in ms after the append; 0: no limit."""
+    due_ms: int = 0
+    """Earliest delivery, in ms since 1970; 0: at once, or after `delay_ms`."""

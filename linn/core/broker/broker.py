@@ -312,6 +312,7 @@ class Broker:
     async def start(self) -> None:
         """Lock the data folder, recover every topic, listen. Raises LinnError."""
         self._read_secrets()
+        self.publisher.open_timing = self.administration.open_timing
         link_peers(self.gateway, self.publisher, self.administration, self.config, self.plugins)
         self._dead_letters = DeadLetters(self.gateway, self.publisher, self.env, self.producer_ids)
         self.certificates.load()

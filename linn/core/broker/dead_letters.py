@@ -1,4 +1,7 @@
-"""The way of dead letters to their target: steps of a transfer, published as the broker itself."""
+"""The way of dead letters and of due records to their targets, by steps of a transfer.
+
+Dead letters are published as the broker itself. Due records were published already: they go into their partition.
+"""
 
 from __future__ import annotations
 
@@ -6,15 +9,18 @@ from functools import partial
 from weakref import WeakKeyDictionary
 
 from linn.core.batch.batch import RecordBatch
+from linn.core.batch.builder import take_batch
 from linn.core.env.env import Env
-from linn.core.errors.tree import Unroutable
+from linn.core.errors.tree import ProducerDuplicate, TopicFull, Unroutable
 from linn.core.gateway.gateway import Gateway
+from linn.core.log.producers import numbers_of
 from linn.core.ports.principal import Principal
 from linn.core.publish.producer_ids import OwnedProducers, ProducerIds
 from linn.core.publish.publisher import Publisher
 from linn.core.publish.request import PublishRequest
 from linn.core.queue.dead_letter_source import DeadLetterSource
 from linn.core.queue.partition_queue import PartitionQueue
+from linn.core.queue.scheduled_queue import SCHEDULED_AT_ONCE, DueRecords, ScheduledQueue
 from linn.core.queue.transfer import (
     RECORDS_AT_ONCE,
     REFUSED,
@@ -25,14 +31,46 @@ from linn.core.queue.transfer import (
     settle_in_turns,
     transfer_step,
 )
+from linn.core.routing.budget import PublishBudget
 from linn.core.security.access import FullAccess
 from linn.core.security.policy import ADMINISTRATOR
 from linn.core.security.users import node_user
+from linn.core.topics.served_columns import add_key_hashes
 from linn.core.topics.topic import Topic
+
+DUE_BYTES_MAX = 1 << 20
+"""Limit of the bytes of one step of due records, unless their topic has limits."""
+
+
+async def store_due(topic: Topic, index: int, batch: RecordBatch) -> None:
+    """Store a step of due records in their partition, unless it has it, and wait until it is committed there.
+
+    Ids count here: a record whose id the topic knows by now is dropped.
+
+    Raises TopicFull, MessageInDoubt, NotLeader, StorageError.
+    """
+    topic.check_led()
+    partition, numbers = topic.partition(index), numbers_of(batch)
+    try:
+        known = partition.find(numbers, None)
+    except ProducerDuplicate:
+        known = 0
+    if known is None:
+        if topic.order is not None and topic.order.needs_key_hashes:
+            batch = add_key_hashes(batch, PublishBudget())
+        if topic.dedup is not None:
+            fresh, _ = topic.dedup.find(partition, batch, set())
+            if not fresh:
+                return
+            batch = take_batch(batch, fresh) if len(fresh) < batch.count else batch
+        if not topic.room.takes(batch.size, batch.count):
+            raise TopicFull(f"topic {topic.name} is full")
+        topic.append(partition, batch, numbers)
+    await partition.committed.wait(partition.log.bounds()[1])
 
 
 class DeadLetters:
-    """Moves the dead letters of all queues."""
+    """Moves the dead letters of all queues, and the records of all timing logs."""
 
     def __init__(self, gateway: Gateway, publisher: Publisher, env: Env, producer_ids: ProducerIds) -> None:
         self._gateway = gateway
@@ -48,6 +86,9 @@ class DeadLetters:
         """
         numbers = self._numbers.setdefault(queue, Numbers(self._env.rng))
         settings = topic.settings
+        if isinstance(queue, ScheduledQueue):
+            await self._move_due(topic, DueRecords(queue, numbers))
+            return
         source = DeadLetterSource(queue, numbers, self._env.clock, settings.dead_letter_key)
         if not settings.has_dead_letters:
             dead = queue.subscription.lowest_dead(RECORDS_AT_ONCE)
@@ -57,6 +98,16 @@ class DeadLetters:
         request = PublishRequest(target, (), to_exchange, queue.partition.id.index, wants_returned=to_exchange)
         carry = partial(self._carry, source, request)
         await transfer_step(source, carry, self._limits(target))
+
+    async def _move_due(self, topic: Topic, source: DueRecords) -> None:
+        """Move records that are due into their partition. Raises and is cancelled as `transfer_step`."""
+        limits = self._limits(topic.name)
+        if limits.records == RECORDS_AT_ONCE:
+            limits = limits._replace(records=SCHEDULED_AT_ONCE, bytes=max(limits.bytes, DUE_BYTES_MAX))
+        try:
+            await transfer_step(source, partial(store_due, topic, source.partition.id.index), limits)
+        finally:
+            source.put_back()
 
     def _limits(self, target: str) -> StepLimits:
         """The limits of a step: several fit into a small topic, so that it is filled though a whole step never fits."""

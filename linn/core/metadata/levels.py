@@ -20,3 +20,5 @@ TRANSACTIONS_LEVEL = 2
 """There are transactions."""
 TRANSIENT_LEVEL = 3
 """Topics may end with the node that holds them."""
+SCHEDULE_LEVEL = 3
+"""Records are delayed, and their logs replicated."""

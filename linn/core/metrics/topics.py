@@ -118,6 +118,7 @@ def _lag(broker: MetricSource) -> Iterable[Sample]:
 def _logs(topic: Topic) -> Iterator[Partition]:
     """All logs of a topic, including internal ones."""
     yield from topic.partitions.values()
+    yield from topic.timing.partitions()
     yield from (state.partition for state in topic.state_logs())
 
 
@@ -161,6 +162,12 @@ TOPIC_METRICS: tuple[Metric, ...] = (
         "Publish requests to the topic that failed, also for some of their records only. Those to an exchange are in "
         "linn_publish_errors_total only.",
         lambda topic: topic.publish_errors,
+    ),
+    _topic(
+        "linn_topic_scheduled_records",
+        "gauge",
+        "Delayed records that are not in the topic yet.",
+        lambda topic: topic.timing.waiting_count,
     ),
     _partitions(
         "linn_topic_producers",

@@ -39,5 +39,9 @@ class PublishLinks(Protocol):
     def splits(self) -> bool:
         """Whether all brokers store the share of a publish to an exchange that they are asked to store."""
 
+    @property
+    def delays(self) -> bool:
+        """Whether all brokers know delayed records and the logs in which they wait."""
+
     def passing(self, principal: Principal) -> PassedPublishes:
         """Begin to pass on the publishes of one connection; `close` it."""

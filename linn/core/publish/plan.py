@@ -18,7 +18,16 @@ from itertools import compress
 from operator import not_
 from typing import NamedTuple
 
-from linn.core.batch.batch import SCATTERED, TRANSACTIONAL, BatchLimits, RecordBatch
+from linn.core.batch.batch import (
+    DELAYS_MS,
+    DUES_MS,
+    PRIORITIES,
+    SCATTERED,
+    TRANSACTIONAL,
+    TTLS_MS,
+    BatchLimits,
+    RecordBatch,
+)
 from linn.core.batch.builder import take_batch, take_steps
 from linn.core.batch.format import Formats
 from linn.core.batch.record import RESERVED_LABELS
@@ -28,13 +37,16 @@ from linn.core.errors.messages import MessageInDoubt
 from linn.core.errors.replication import NotLeader
 from linn.core.errors.tree import (
     BatchMalformed,
+    FeatureUnsupported,
     LinnError,
     MessageInvalid,
     ProducerDuplicate,
     TopicFull,
     TopicUnknown,
 )
+from linn.core.log.partition import Partition
 from linn.core.log.producers import OFFSET_UNKNOWN, Numbered, is_internal, numbers_of
+from linn.core.publish.forwarding import PublishLinks
 from linn.core.publish.request import PublishRequest, RefusedRecords
 from linn.core.routing.budget import PublishBudget
 from linn.core.routing.default_exchange import DEFAULT_EXCHANGE
@@ -42,6 +54,8 @@ from linn.core.routing.routed_batch import ranges_of
 from linn.core.security.access import Access
 from linn.core.topics.catalog import Catalog
 from linn.core.topics.message_limit import check_steps
+from linn.core.topics.served_columns import check_served
+from linn.core.topics.timing_logs import is_delayed
 from linn.core.topics.topic import Topic
 from linn.rights import PUBLISH, SEE, TOPIC, Need
 
@@ -64,6 +78,14 @@ class Destination(NamedTuple):
     """Whether an interceptor dropped it, so that the partition only has to know that it came."""
     is_twin: bool = False
     """Whether it is stored already by the ids of its messages: the partition has to know that these numbers came."""
+    is_delayed: bool = False
+    """Whether it goes to the partition's timing log, with a time for each record."""
+
+    @property
+    def log(self) -> Partition:
+        """The log that receives it. Raises TimingLogMissing."""
+        topic, index = self.topic, self.partition
+        return topic.timing.at(index).partition if self.is_delayed else topic.partitions[index]
 
 
 _IDS_TELL = -2
@@ -100,11 +122,11 @@ class Plan:
         "_catalog",
         "_formats",
         "_limits",
+        "_links",
         "_passes_on",
         "_refused_numbers",
         "_request",
         "_seen",
-        "_splits",
         "_version",
         "budget",
         "is_split",
@@ -119,13 +141,13 @@ class Plan:
         access: Access,
         *,
         passes_on: bool = False,
-        splits: bool = True,
+        links: PublishLinks | None = None,
     ) -> None:
         """
         Args:
             access: the caller's, which may publish to the target.
             passes_on: whether other brokers are asked to store shares of it; if not, it is refused where they would.
-            splits: whether a share may be a part of what an exchange gets; if not, one broker has to store all of it.
+            links: to the other brokers of a cluster, which say whether all of them know split publishes, and delays.
         """
         self._access = access
         self._catalog = catalog
@@ -137,7 +159,7 @@ class Plan:
         self._seen: list[tuple[Topic, tuple[object, ...]]] = []
         """Topics with the state that decides whether they take a batch, and into which partition."""
         self._passes_on = passes_on
-        self._splits = splits
+        self._links = links
         self.is_split = False
         """Whether other brokers store some or all of it."""
         self.budget = PublishBudget()
@@ -154,6 +176,8 @@ class Plan:
             batch.verify(self._limits)
             if batch.format:
                 self._formats.admit(batch)
+            if self._links is not None and is_delayed(batch) and not self._links.delays:
+                raise FeatureUnsupported("delays need a cluster of a higher level: linn cluster upgrade raises it")
             if batch.producer_id:
                 _check_numbered(batch, request)
             elif batch.transaction or batch.attributes & TRANSACTIONAL:
@@ -211,7 +235,7 @@ class Plan:
                 raise
             return Planned([], [])
         planned = yield from self._among(parts, routed.indexes_of, refusals)
-        if planned.elsewhere and not self._splits:
+        if planned.elsewhere and self._links is not None and not self._links.splits:
             planned = self._undivided(batch, planned)
         return planned._replace(returned=routed.unroutable()) if request.wants_returned else planned
 
@@ -346,12 +370,36 @@ class Plan:
         if admitted is None:
             return self._dropped(batch)
         partitions = len(topic.partitions)
+        if not admitted.is_plain and admitted.producer_id >= 0:  # Columns without effect are no reason to lose a step.
+            fields = admitted.raw_fields
+            if fields[PRIORITIES] is not None or fields[TTLS_MS] is not None:
+                is_queue = topic.queue is not None
+                check_served(admitted, topic.name, is_queue=is_queue, has_order=topic.order is not None)
+            if fields[DELAYS_MS] is not None or fields[DUES_MS] is not None:
+                return (yield from self._delayed_pieces(topic, admitted, partition))
         if partition >= 0 or partitions == 1:
             return [Destination(topic, max(partition, 0), admitted)]
         pieces = yield from topic.choice.split_steps(admitted, partitions, self.budget)
         if len(pieces) > 1 and not self._request.to_exchange:
             self.budget.store([piece for _, piece in pieces])
         return [Destination(topic, *piece) for piece in pieces]
+
+    def _delayed_pieces(self, topic: Topic, batch: RecordBatch, partition: int) -> Steps[list[Destination]]:
+        """Split a batch with delays by time and by partition."""
+        found, partitions = list[Destination](), len(topic.partitions)
+        for part, is_later in zip(topic.timing.split(batch), (False, True), strict=True):
+            if part is None:
+                continue
+            pieces = [(max(partition, 0), part)]
+            if partition < 0 and partitions > 1:
+                pieces = yield from topic.choice.split_steps(part, partitions, self.budget)
+            for index, piece in pieces:
+                if is_later:
+                    topic.timing.at(index).check_room(piece.count)
+                found.append(Destination(topic, index, piece, is_delayed=is_later))
+        if not self._request.to_exchange:
+            self.budget.store([piece.batch for piece in found])
+        return found
 
     def _check_fit(self, topic: Topic, batch: RecordBatch) -> Steps[None]:
         """Check that clients may write to a topic, and that no message is too large for it."""
@@ -445,10 +493,12 @@ def _recognized(destination: Destination, numbers: Numbered, is_part: bool) -> D
     """`is_part`: whether other brokers store a share of the publish, and it may be sent again for them alone."""
     if is_internal(numbers.producer_id):
         return _recognized_step(destination, numbers)
-    topic, index, batch, _, dropped, _ = destination
-    knows_ids = topic.dedup is not None  # Then fewer of its records may have been stored.
+    topic, _, batch, _, dropped, _, is_later = destination
+    knows_ids = topic.dedup is not None and not is_later  # Then fewer of its records may have been stored.
+    if is_later:
+        numbers = numbers._replace(scattered=True)
     try:
-        known = topic.partitions[index].find(numbers, None if knows_ids else batch.offset_span)
+        known = destination.log.find(numbers, None if knows_ids else batch.offset_span)
     except ProducerDuplicate:
         if not dropped and not is_part and not knows_ids:
             raise
@@ -478,8 +528,8 @@ def _without_duplicates(planned: Sequence[Planned], access: Access) -> list[Plan
 
 
 def _deduplicated(destination: Destination, before: dict[tuple[Topic, int], set[bytes]], access: Access) -> Destination:
-    topic, index, batch, known, dropped, _ = destination
-    if topic.dedup is None or dropped or known not in (None, _IDS_TELL) or is_internal(batch.producer_id):
+    topic, index, batch, known, dropped, _, is_later = destination
+    if topic.dedup is None or dropped or known not in (None, _IDS_TELL) or is_internal(batch.producer_id) or is_later:
         return destination  # Copies of the broker have the ids of the records that they are made of.
     try:
         seen = before.setdefault((topic, index), set())
@@ -518,10 +568,10 @@ def without_room(planned: Sequence[Planned], access: Access) -> WantedRoom | Non
     """
     wanted: dict[Topic, tuple[int, int]] = {}
     for plan in planned:
-        for topic, _, batch, known, dropped, _ in plan.destinations:
+        for topic, _, batch, known, dropped, _, is_later in plan.destinations:
             settings = topic.settings
             is_limited = settings.bytes_max is not None or settings.records_max is not None
-            if is_limited and known is None and not dropped:
+            if is_limited and known is None and not dropped and not is_later:
                 size, count = wanted.get(topic, (0, 0))
                 wanted[topic] = size + batch.size, count + batch.count
     for topic, (size, count) in wanted.items():

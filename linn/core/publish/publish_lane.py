@@ -20,6 +20,7 @@ from linn.core.publish.producer_ids import PRODUCER_BITS, OwnedProducers
 from linn.core.publish.publisher import BegunPlan, Publisher, held_bytes
 from linn.core.publish.request import PublishAnswers, PublishRequest
 from linn.core.publish.split_publish import Outcome, SplitPublish
+from linn.core.topics.timing_logs import TimingLogMissing
 
 INLINE_STEPS_MAX = 64
 """Limit of the steps that a request may take where it is read, if they fit into a turn: small publishes need one to
@@ -111,6 +112,8 @@ class PublishLane:
                         return
                 elif planned is not None:
                     begun = None
+        except TimingLogMissing:
+            begun = None  # It is made while the lane waits.
         except LinnError as error:
             if not isinstance(error, Forbidden) or not error.undecided:
                 self._refuse(request, ticket, error)

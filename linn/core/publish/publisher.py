@@ -26,7 +26,7 @@ from linn.core.batch.steps import Steps
 from linn.core.errors.auth import Forbidden
 from linn.core.errors.tree import BrokerStopping, LinnError, TopicFull, TopicUnknown
 from linn.core.log.mark import Mark
-from linn.core.log.producers import is_internal, numbers_of
+from linn.core.log.producers import Numbered, is_internal, numbers_of
 from linn.core.loop.long_work import LongTask, LongWork
 from linn.core.loop.memory_budget import ReceivedShare
 from linn.core.ports.principal import Principal
@@ -42,6 +42,7 @@ from linn.core.routing.budget import PublishBudget
 from linn.core.routing.default_exchange import DEFAULT_EXCHANGE
 from linn.core.security.access import Access
 from linn.core.topics.catalog import Catalog
+from linn.core.topics.timing_logs import TimingLogMissing
 from linn.core.topics.topic import Topic
 from linn.core.transactions.coordinator import TransactionCoordinator
 from linn.core.transactions.participant import Participant
@@ -96,6 +97,8 @@ class Publisher:
         """Batches that were published and stored nowhere."""
         self.joins: Participant | None = None
         """The broker's part in the transactions of its cluster, set by the composition root; None: it is alone."""
+        self.open_timing: Callable[[str], Awaitable[None]]
+        """Makes and opens the timing logs of a topic; set by the composition root."""
         self.links: PublishLinks | None = None
         """The links to the other brokers of the cluster, set by the composition root; None: there are none."""
 
@@ -208,6 +211,9 @@ class Publisher:
                     if not plan.may_have_lost_a_topic():
                         raise
                     continue
+                except TimingLogMissing as missing:
+                    await self.open_timing(missing.topic)
+                    continue
                 # From here to the end of `store` no other task runs: the checks hold.
                 if plan.is_current():
                     planned = recognize(request, planned, access)
@@ -256,8 +262,7 @@ class Publisher:
             access.check(PUBLISH, EXCHANGE if request.to_exchange else TOPIC, request.target)
         if self.long_work.is_stopping:
             raise BrokerStopping("the broker is stopping")
-        splits = self.links is None or self.links.splits
-        plan = Plan(self.catalog, self.limits, self.formats, request, access, passes_on=passes_on, splits=splits)
+        plan = Plan(self.catalog, self.limits, self.formats, request, access, passes_on=passes_on, links=self.links)
         return plan, plan.made()
 
     def lacks_topic(self, request: PublishRequest) -> bool:
@@ -309,8 +314,8 @@ class Publisher:
         taken = {id(each.batch) for each in elsewhere}
         base_offset = -1
         numbers = numbers_of(batch) if batch.producer_id else None
-        for topic, index, part, known, dropped, is_twin in destinations:
-            partition = topic.partitions[index]
+        for topic, index, part, known, dropped, is_twin, is_later in destinations:
+            partition = topic.partitions[index] if not is_later else topic.timing.at(index).partition
             if dropped:
                 assert numbers is not None, "only a numbered batch that was dropped comes here"
                 partition.pass_over(numbers)
@@ -325,7 +330,10 @@ class Publisher:
                     if id(part) in taken:
                         part = RecordBatch(bytearray(part.message))
                     taken.add(id(part))
-                base_offset = topic.append(partition, part, numbers)
+                if is_later:
+                    base_offset = _append_delayed(topic, index, part, numbers)
+                else:
+                    base_offset = topic.append(partition, part, numbers)
                 end = base_offset + part.offset_span
                 if batch.attributes & TRANSACTIONAL and self.joins is None:
                     self.transactions.wrote(batch.producer_id, topic, index, end)
@@ -348,6 +356,17 @@ class Publisher:
             return PublishResult(-1, -1, copies, returned, refused=refused)
         # Each partition of a topic is led in the same epoch.
         return PublishResult(-1, -1, copies, returned, partition.leader_epoch, *topic.id_halves, refused)
+
+
+def _append_delayed(topic: Topic, index: int, batch: RecordBatch, numbers: Numbered | None) -> int:
+    """Store a batch in a timing log. A producer that counts without gaps is known to have come to the partition."""
+    timing = topic.timing.at(index).partition
+    if numbers is None:
+        return topic.append_delayed(timing, batch, None)
+    offset = topic.append_delayed(timing, batch, numbers._replace(scattered=True))
+    if not numbers.scattered:
+        topic.partitions[index].pass_over(numbers)
+    return offset
 
 
 def _check_replicas(request: PublishRequest, planned: Sequence[Planned]) -> None:

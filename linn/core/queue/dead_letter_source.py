@@ -56,6 +56,10 @@ class DeadLetterSource:
                 left -= found[-1].end - dead.first
         return self._noted(found)
 
+    def arranged(self, records: list[tuple[int, Record]]) -> list[tuple[int, Record]]:
+        """See `TransferSource.arranged`."""
+        return records
+
     def _noted(self, found: Iterable[DeadRange]) -> Sequence[Range]:
         self._dead = {offset: dead for dead in found for offset in range(dead.first, dead.end)}
         return list(OffsetRanges([(dead.first, dead.end) for dead in found]))

@@ -16,7 +16,7 @@ from __future__ import annotations
 
 import logging
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from itertools import compress
 from typing import Protocol
@@ -147,28 +147,8 @@ class Expiry:
             self._wake_in(HELD_RETRY_S)
 
     async def rebuild(self, end: int) -> None:
-        """Put the unsettled records below an offset into the index, a batch after the other."""
-        queue, partition = self._queue, self._queue.partition
-        first = queue.subscription.settled_before()
-        while first < end and queue.log.is_open:
-            first = max(first, partition.start_offset)
-            try:
-                batches = await partition.read_log(first, READ_BYTES)
-            except OffsetOutOfRange:
-                continue  # The log was trimmed meanwhile.
-            except LogCorrupt as error:
-                first = (await queue.damage.find(first, error)).stop
-                continue
-            except StorageError as error:
-                self._warn(error)
-                await queue.clock.sleep(ROOM_RETRY_S)
-                continue
-            for batch in batches:
-                with suppress(BatchMalformed):
-                    if batch.is_timed and batch.base_offset < end:
-                        self.stored(batch)
-                await trio.lowlevel.checkpoint()
-            first = batches[-1].end_offset if batches else end
+        """Put the unsettled records below an offset into the index."""
+        await read_timed(self._queue, end, self.stored)
 
     # --- expiring ---
 
@@ -218,19 +198,13 @@ class Expiry:
             while queue.log.is_open and (self._expire_own() | await self._expire_oldest()):
                 await trio.lowlevel.checkpoint()
         except LinnError as error:
-            self._warn(error)
+            _warn(queue, error)
             self._wake_in(ROOM_RETRY_S)
         finally:
             self._is_running = False
         self._set_alarm()
         if self._runs_again:
             self._wake_in(0.0)
-
-    def _warn(self, error: LinnError) -> None:
-        if self._queue.log.is_open:
-            id = self._queue.partition.id
-            text = "%(partition)s: records don't expire now, will try again: %(error)s"
-            logger.warning(text, {"partition": str(id), "topic": id.topic} | log_fields(error))
 
     def _set_alarm(self) -> None:
         due_ms = self._index.next_due_ms()
@@ -309,6 +283,37 @@ class Expiry:
         if left_ms:
             self._wake_in(left_ms / 1000)
         return min(low, end)
+
+
+async def read_timed(queue: Expiring, end: int, take: Callable[[RecordBatch], None]) -> None:
+    """Read the log of a queue from the first unsettled record up to an offset, and take each timed batch of it."""
+    partition, first = queue.partition, queue.subscription.settled_before()
+    while first < end and queue.log.is_open:
+        first = max(first, partition.start_offset)
+        try:
+            batches = await partition.read_log(first, READ_BYTES)
+        except OffsetOutOfRange:
+            continue  # The log was trimmed meanwhile.
+        except LogCorrupt as error:
+            first = (await queue.damage.find(first, error)).stop
+            continue
+        except StorageError as error:
+            _warn(queue, error)
+            await queue.clock.sleep(ROOM_RETRY_S)
+            continue
+        for batch in batches:
+            with suppress(BatchMalformed):
+                if batch.is_timed and batch.base_offset < end:
+                    take(batch)
+            await trio.lowlevel.checkpoint()
+        first = batches[-1].end_offset if batches else end
+
+
+def _warn(queue: Expiring, error: LinnError) -> None:
+    if queue.log.is_open:
+        id = queue.partition.id
+        text = "%(partition)s: records can't be followed in time now, will try again: %(error)s"
+        logger.warning(text, {"partition": str(id), "topic": id.topic} | log_fields(error))
 
 
 def _ranges(offsets: Sequence[int]) -> list[Range]:

@@ -73,6 +73,9 @@ MoveDeadLetters = Callable[["PartitionQueue"], Awaitable[None]]
 class PartitionQueue:
     """One partition's part of a queue, or of a named subscription."""
 
+    moved_what = "dead letters"
+    """The records that leave by transfer, for log lines."""
+
     def __init__(
         self,
         partition: Partition,
@@ -428,6 +431,13 @@ class PartitionQueue:
         self.follow(self.subscription.dead_lettered(first, end))
         self.log.flush_or_keep()
 
+    def has_to_move(self) -> bool:
+        """Whether records are to leave by transfer."""
+        return bool(self.subscription.dead_count)
+
+    def moved(self) -> None:
+        """Called when no more records have to leave."""
+
     def purge(self) -> int:
         """Settle all records that wait for delivery; returns their number.
 
@@ -550,14 +560,14 @@ class DeadLetterTask:
 
     def begin_if_due(self) -> None:
         """Move in the background if there are dead records."""
-        if self._queue.subscription.dead_count and self._queue.log.is_open and not self._is_running:
+        if not self._is_running and self._queue.log.is_open and self._queue.has_to_move():
             self._is_running = True
             self._queue.spawn(self._run)
 
     async def _run(self) -> None:
         queue, said, pause_s = self._queue, "", RETRY_S_MIN
         try:
-            while queue.log.is_open and queue.subscription.dead_count:
+            while queue.log.is_open and queue.has_to_move():
                 try:
                     await self._move(queue)
                     pause_s, self.retries = RETRY_S_MIN, 0
@@ -568,7 +578,7 @@ class DeadLetterTask:
                         return
                     if error.code != said:  # Once: a full topic may stay full for long.
                         level = logging.DEBUG if isinstance(error, BrokerStopping) else logging.ERROR
-                        text = "%(partition)s: dead letters wait, will try again: %(error)s"
+                        text = f"%(partition)s: {queue.moved_what} wait, will try again: %(error)s"
                         logger.log(level, text, about(queue.partition, error))
                     said = error.code
                     self.retries += 1
@@ -576,3 +586,4 @@ class DeadLetterTask:
                     pause_s = min(2 * pause_s, RETRY_S_MAX)
         finally:
             self._is_running = False
+        queue.moved()

@@ -115,6 +115,14 @@ class SubscriptionView:
             return states.returned.ready.lowest(1)[0][0]
         return states.cursor if states.cursor < end else None
 
+    def is_waiting(self, offset: int) -> bool:
+        """Whether a record waits, for a consumer or for its time, and nothing has begun with it."""
+        states = self._states
+        returned = states.returned
+        if offset >= states.cursor or returned.ready.pieces(offset, offset + 1):
+            return True
+        return bool(returned.delayed.count and returned.delayed.pieces(offset, offset + 1))
+
     def end_of_waiting(self, records: int, end: int) -> int:
         """The offset below which the lowest `records` records lie that wait for delivery; at most `end`."""
         return self._states.returned.end_of_lowest(records, self._states.cursor, end)

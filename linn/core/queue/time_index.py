@@ -8,7 +8,7 @@ time.
 from __future__ import annotations
 
 from array import array
-from bisect import bisect_right
+from bisect import bisect_left, bisect_right
 from collections import deque
 from collections.abc import Callable, Sequence
 from heapq import heapify, heappop, heappush
@@ -60,8 +60,8 @@ class TimeIndex:
         self._small: list[_Run] = []
         self._large: deque[_Run] = deque()
         """Runs in the order in which they are thinned."""
-        self._heap: list[tuple[int, int, _Run]] = []
-        """An entry for each run: the time of its next record, and a number that decides between equal times."""
+        self._heap: list[tuple[int, int, int, _Run]] = []
+        """An entry for each run: the time and the offset of its next record, and a number that no other has."""
         self._numbers = 0
         self._count = 0
         self.end = 0
@@ -87,13 +87,13 @@ class TimeIndex:
 
     def _push(self, run: _Run) -> None:
         self._numbers += 1
-        heappush(self._heap, (run.next_ms, self._numbers, run))
+        heappush(self._heap, (run.next_ms, run.base + run.places[run.at], self._numbers, run))
 
     def _merge(self) -> None:
         small, self._small = self._small, []
         rows = sorted([row for run in small for row in run.rows()])
         gone = set(map(id, small))
-        self._heap = [entry for entry in self._heap if id(entry[2]) not in gone]
+        self._heap = [entry for entry in self._heap if id(entry[-1]) not in gone]
         heapify(self._heap)
         for at in range(0, len(rows), RUN_RECORDS):
             self._insert(rows[at : at + RUN_RECORDS])
@@ -106,18 +106,39 @@ class TimeIndex:
         """Remove records that are due by `now_ms`, at most so many; returns ascending offsets."""
         taken: list[int] = []
         while self._heap and self._heap[0][0] <= now_ms and len(taken) < records_max:
-            run = heappop(self._heap)[2]
+            run = heappop(self._heap)[-1]
             until = bisect_right(run.dues_ms, now_ms, run.at, min(len(run.dues_ms), run.at + records_max - len(taken)))
             base = run.base
             taken += [base + place for place in run.places[run.at : until]]
             run.at = until
-            if run.left:
-                self._push(run)
-            else:
-                (self._small if run in self._small else self._large).remove(run)
+            self._replace(run)
         self._count -= len(taken)
         taken.sort()
         return taken
+
+    def take_in_order(self, now_ms: int, records_max: int) -> list[tuple[int, int]]:
+        """Remove records that are due by `now_ms`, at most so many; returns (time, offset) in that order."""
+        taken: list[tuple[int, int]] = []
+        heap = self._heap
+        while heap and heap[0][0] <= now_ms and len(taken) < records_max:
+            run = heappop(heap)[-1]
+            # Up to the next record of another run, and of equal times only the first.
+            before_ms = min(now_ms + 1, heap[0][0]) if heap else now_ms + 1
+            stop = min(len(run.dues_ms), run.at + records_max - len(taken))
+            until = max(run.at + 1, bisect_left(run.dues_ms, before_ms, run.at, stop))
+            base = run.base
+            taken += [(run.dues_ms[at], base + run.places[at]) for at in range(run.at, until)]
+            run.at = until
+            self._replace(run)
+        self._count -= len(taken)
+        return taken
+
+    def _replace(self, run: _Run) -> None:
+        """Put a run that was popped back into the heap, or drop it if nothing is left of it."""
+        if run.left:
+            self._push(run)
+        else:
+            (self._small if run in self._small else self._large).remove(run)
 
     def clear(self) -> None:
         """Remove everything."""
@@ -139,7 +160,7 @@ class TimeIndex:
             return
         self._count -= run.left - len(kept)
         self._large.pop()
-        self._heap = [entry for entry in self._heap if entry[2] is not run]
+        self._heap = [entry for entry in self._heap if entry[-1] is not run]
         heapify(self._heap)
         if kept:
             self._insert(kept)

@@ -95,7 +95,10 @@ class TransferSource(Protocol):
         """The step that was intended and is not settled; None: there is none."""
 
     def waiting(self, records_max: int) -> Sequence[Range]:
-        """The records that are next, in order: at least one, unless none waits."""
+        """The records that are next, in the order in which they are read: at least one, unless none waits."""
+
+    def arranged(self, records: list[tuple[int, Record]]) -> list[tuple[int, Record]]:
+        """The records of a step with their offsets, in the order in which they are published, each time the same."""
 
     def intend(self, ranges: Sequence[Range], intent: Intent) -> None:
         """Record that a step begins."""
@@ -139,15 +142,16 @@ async def transfer_step(source: TransferSource, carry: Carry, limits: StepLimits
     reading = _Reading(source)
     if step is not None:
         await reading.read(step.ranges, None)
-        batch, ranges, intent = _build(reading.records), step.ranges, step.intent
+        batch, ranges, intent = _build(source.arranged(reading.records)), step.ranges, step.intent
     else:
         await reading.read(source.waiting(limits.records), min(limits.bytes, limits.batch_bytes // 2))
         batch, taken = _built_to_fit(source, reading, limits.batch_bytes)
-        if batch is None or taken[0] < source.partition.start_offset:  # Retention has dropped some meanwhile.
+        if batch is None or min(taken) < source.partition.start_offset:  # Retention has dropped some meanwhile.
             await settle_in_turns(source, list(reading.lost))
             source.skip_to_start()
             return
-        ranges, intent = list(OffsetRanges([(offset, offset + 1) for offset in taken])), source.numbers.take(len(taken))
+        singles = [(offset, offset + 1) for offset in sorted(taken)]
+        ranges, intent = list(OffsetRanges(singles)), source.numbers.take(len(taken))
         source.intend(ranges, intent)
         await settle_in_turns(source, list(reading.lost))
     # Also an earlier one: a full disk may have kept it from the log.
@@ -171,7 +175,7 @@ class _Reading:
         self._cycles = 0
 
     async def read(self, ranges: Sequence[Range], bytes_max: int | None) -> None:
-        """Read records of these ranges, in turns, until they have so many bytes.
+        """Read records of these ranges in their order, in turns, until they have so many bytes.
 
         Raises StorageError; FormatUnknown: they wait for the plugin that reads them.
         """
@@ -185,7 +189,7 @@ class _Reading:
                     left.pop()
                 continue
             try:
-                (batch, *_) = await source.partition.read_range(left[-1], left[0] + 1, 1)
+                (batch, *_) = await source.partition.read_range(left[-1], max(left[-RECORDS_IN_A_TURN:]) + 1, 1)
                 size += self._take(batch, left, None if bytes_max is None else bytes_max - size)
             except FormatUnknown:
                 raise
@@ -201,7 +205,7 @@ class _Reading:
         """Take the next records of a batch; returns their size. Raises BatchError: nothing was taken."""
         size, found, ends = 0, list[tuple[int, Record]](), len(left)
         for offset in reversed(left[-RECORDS_IN_A_TURN:]):
-            if offset >= batch.end_offset:
+            if not batch.base_offset <= offset < batch.end_offset:
                 break
             record = batch.record(batch.index_at(offset))
             more = _RECORD_BYTES + len(record.value or b"") + len(record.key or b"")
@@ -224,8 +228,8 @@ class _Reading:
     async def _drop_batch(self, left: list[int], error: BatchError) -> None:
         """Drop the records of a batch that can't be decoded. Raises StorageError."""
         source = self._source
-        behind, count = (await source.partition.batch_at(left[-1])).end_offset, 0
-        while left and left[-1] < behind:
+        batch, count = await source.partition.batch_at(left[-1]), 0
+        while left and batch.base_offset <= left[-1] < batch.end_offset:
             self.lost.add(left[-1], left.pop() + 1)
             count += 1
         source.dropped(count, UNREADABLE)
@@ -255,9 +259,9 @@ def _built_to_fit(
     records = reading.records
     while records:
         try:
-            batch = _build(records)
+            batch = _build(arranged := source.arranged(records))
             if batch is not None and batch.size <= batch_bytes_max:
-                return batch, [offset for offset, _ in records]
+                return batch, [offset for offset, _ in arranged]
             error: LinnError = MessageInvalid(f"the copy has more than {batch_bytes_max:,} bytes")
         except MessageInvalid as invalid:
             error = invalid

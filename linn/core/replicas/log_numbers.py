@@ -1,7 +1,7 @@
 """Numbers of a topic's logs, by which the brokers that replicate the topic name them to each other.
 
-A data partition has its own number. Above them are the state logs of subscriptions, and the log of the positions of
-groups.
+A data partition has its own number. Above them are the state logs of subscriptions, the log of the positions of groups,
+and the timing logs with their state logs, which a topic has once a delayed record has come.
 """
 
 from __future__ import annotations
@@ -10,12 +10,14 @@ from linn.core.errors.tree import ProtocolError
 from linn.core.groups.topic_positions import groups_log
 from linn.core.log.storage import PartitionId
 from linn.core.topics.shared_entry import OWN_QUEUE, SHARED_MAX, state_topic
+from linn.core.topics.timing_logs import timing_state_topic, timing_topic
 from linn.core.topics.topic import Topic
 
 KIND_BITS = 16
 """Bits for the number of a partition."""
 _INDEX = (1 << KIND_BITS) - 1
 _GROUPS = 2 + SHARED_MAX
+_TIMING = {timing_topic: _GROUPS + 1, timing_state_topic: _GROUPS + 2}
 
 
 def logs_of(topic: Topic) -> list[PartitionId]:
@@ -29,19 +31,32 @@ def logs_of(topic: Topic) -> list[PartitionId]:
     return [*logs, groups_log(topic.name)]
 
 
+async def timing_logs_there(topic: Topic) -> list[PartitionId]:
+    """The timing logs of a topic and their state logs, if this broker has them, or may have. Raises StorageError."""
+    if not topic.engine.capabilities.survives_restart:
+        return []
+    if await topic.engine.examine_topic(timing_topic(topic.name)) == []:
+        return []
+    names = [timing_topic(topic.name), *([timing_state_topic(topic.name)] if topic.keeps_records else ())]
+    return [PartitionId(name, index) for name in names for index in range(topic.settings.partitions)]
+
+
 def number_of(topic: str, id: PartitionId) -> int:
     """The number of one of a topic's logs."""
     if id.topic == topic:
         return id.index
     if id == groups_log(topic):
         return _GROUPS << KIND_BITS
+    for named, kind in _TIMING.items():
+        if id.topic == named(topic):
+            return kind << KIND_BITS | id.index
     prefix = id.topic.removesuffix(f".{topic}")
     return int(prefix.removeprefix("__s") or OWN_QUEUE) + 1 << KIND_BITS | id.index
 
 
 def is_data(number: int) -> bool:
-    """Whether a log is one of the topic's partitions."""
-    return not number >> KIND_BITS
+    """Whether a log has published records: one of the topic's partitions, or a timing log."""
+    return number >> KIND_BITS in (0, _TIMING[timing_topic])
 
 
 def subscription_of(number: int) -> int:
@@ -59,4 +74,7 @@ def id_of(topic: str, number: int) -> PartitionId:
         return PartitionId(state_topic(kind - 1, topic), index)
     if number == _GROUPS << KIND_BITS:
         return groups_log(topic)
+    for named, timing in _TIMING.items():
+        if kind == timing:
+            return PartitionId(named(topic), index)
     raise ProtocolError(f"no log of topic {topic} has the number {number}")

@@ -105,6 +105,10 @@ class TopicReplica:
         """See `TopicLogs.open`."""
         return await self._make(number_of(self.topic.name, id), id)
 
+    def has(self, id: PartitionId) -> bool:
+        """Whether a log is open."""
+        return number_of(self.topic.name, id) in self.logs
+
     async def _make(self, number: int, id: PartitionId) -> Partition:
         """The open log; it is made, and takes the role of the others, if there is none."""
         found = self.logs.get(number)

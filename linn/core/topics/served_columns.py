@@ -4,13 +4,10 @@ from __future__ import annotations
 
 from itertools import compress
 
-from linn.core.batch.batch import DELAYS_MS, KEY_HASHES, PRIORITIES, TTLS_MS, RecordBatch
+from linn.core.batch.batch import KEY_HASHES, RecordBatch
 from linn.core.batch.builder import with_key_hashes
 from linn.core.errors.tree import BatchError, FeatureUnsupported
 from linn.core.routing.budget import PublishBudget
-
-SERVED_BY_FEW = (PRIORITIES, DELAYS_MS, TTLS_MS)
-"""Columns with wishes that not every topic serves."""
 
 
 def check_served(batch: RecordBatch, topic: str, *, is_queue: bool, has_order: bool) -> None:
@@ -19,10 +16,8 @@ def check_served(batch: RecordBatch, topic: str, *, is_queue: bool, has_order: b
 
     Raises FeatureUnsupported, with the indexes of the messages.
     """
-    asked = {"delays": batch.delays_ms}
-    if not is_queue:
-        asked["TTLs"] = batch.ttls_ms
-    elif not has_order:
+    asked = {} if is_queue else {"TTLs": batch.ttls_ms}
+    if is_queue and not has_order:
         asked["priorities"] = batch.priorities
     for what, values in asked.items():
         if values is not None and any(values):

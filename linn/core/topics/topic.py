@@ -56,8 +56,9 @@ from linn.core.topics.message_limit import check_steps
 from linn.core.topics.message_status import MessageStatuses
 from linn.core.topics.retired_subscriptions import RetiredSubscriptions
 from linn.core.topics.room import Room
-from linn.core.topics.served_columns import SERVED_BY_FEW, add_key_hashes, check_served
+from linn.core.topics.served_columns import add_key_hashes
 from linn.core.topics.shared_entry import OWN_QUEUE, SharedEntry, state_topic
+from linn.core.topics.timing_logs import TimingLogs, timing_state_topic, timing_topic
 from linn.core.topics.topic_logs import TopicLogs
 from linn.core.topics.topic_use import TopicUse
 
@@ -142,6 +143,7 @@ class Topic:
         """The ids of messages that the topic can be asked about; None: it can't."""
         self._retired = RetiredSubscriptions()
         self._clipped = ClippedLogs(name)
+        self.timing = TimingLogs(self, host.clock, host.spawn, self._move, self._clipped)
         self._deletion = TopicDeletion(host.engine, self.make_log)
 
     # --- opening and changing ---
@@ -155,7 +157,7 @@ class Topic:
         change.begin()  # Nothing can refuse it any more.
         try:
             for index in range(self.settings.partitions):
-                self.partitions[index] = await self._open_log(PartitionId(self.name, index))
+                self.partitions[index] = await self.open_log(PartitionId(self.name, index))
             self._adopt_ids(self.settings)
             for partition in self.partitions.values():
                 if self.dedup is not None:
@@ -184,6 +186,7 @@ class Topic:
             reader.end(reason)
         for queue in list(self.subscriptions.values()):
             queue.abandon(reason)
+        self.timing.abandon(reason)
         self.room.tell()
 
     def check_led(self) -> None:
@@ -205,14 +208,24 @@ class Topic:
         about = host.storage, host.clock, host.spawn, self.leader_epoch, host.formats
         return Partition(id, log, *about, is_replicated=is_replicated)
 
-    async def _open_log(self, id: PartitionId) -> Partition:
+    async def open_log(self, id: PartitionId) -> Partition:
+        """Open one of the topic's logs, which is made if there is none. Raises LogCorrupt, StorageError."""
         return await (self.make_log(id) if self.logs is None else self.logs.open(id))
+
+    @property
+    def closes_logs(self) -> bool:
+        """Whether the topic has its logs to itself."""
+        return self.logs is None
+
+    @property
+    def keeps_records(self) -> bool:
+        """Whether records survive a restart of this broker, or its loss."""
+        return self.engine.capabilities.survives_restart or self.settings.is_replicated
 
     @property
     def keeps_state(self) -> bool:
         """Whether the state of subscriptions is in logs: it survives a restart of this broker, or its loss."""
-        is_kept = self.engine.capabilities.survives_restart or self.settings.is_replicated
-        return is_kept and self.semantics.survives_restart
+        return self.keeps_records and self.semantics.survives_restart
 
     @property
     def lacks_positions(self) -> bool:
@@ -225,7 +238,7 @@ class Topic:
         Raises LogCorrupt, StorageError: call it again.
         """
         if self.lacks_positions:
-            state = StateLog(await self._open_log(groups_log(self.name)), self._clock)
+            state = StateLog(await self.open_log(groups_log(self.name)), self._clock)
             try:
                 self._clipped.add([await groups.adopt(self.name, state, self.ends())])
             except LinnError:
@@ -237,7 +250,7 @@ class Topic:
     async def _open_state(self, number: int, index: int) -> StateLog | None:
         if not self.keeps_state:
             return None
-        return StateLog(await self._open_log(PartitionId(state_topic(number, self.name), index)), self._clock)
+        return StateLog(await self.open_log(PartitionId(state_topic(number, self.name), index)), self._clock)
 
     async def prepare(self, settings: TopicSettings, semantics: DeliverySemantics) -> TopicChange:
         """Make and open the parts for new settings, which `changed_keys` has checked. The topic works on unchanged.
@@ -252,7 +265,7 @@ class Topic:
             await self.logs.begin_epoch()
         try:
             for index in range(len(self.partitions), settings.partitions):
-                change.partitions[index] = await self._open_log(PartitionId(self.name, index))
+                change.partitions[index] = await self.open_log(PartitionId(self.name, index))
             await self._prepare(change)
             states = [state.partition for state in _state_logs(change.partition_queues)]
             await sync_names([*change.partitions.values(), *states])
@@ -421,13 +434,13 @@ class Topic:
         return partition
 
     def admit(self, batch: RecordBatch, budget: PublishBudget) -> RecordBatch | None:
-        """The batch to store for a verified one, regardless of room; None: an interceptor dropped it.
+        """The batch to store for a verified one, regardless of room; None: an interceptor dropped it. `check_served`
+        comes next.
 
-        A transferred one was published before: the limit of a message, and columns without effect, are no reason to
-        lose it.
+        A transferred one was published before: the limit of a message is no reason to lose it.
 
         Raises:
-            MessageTooLarge, FeatureUnsupported: with the indexes of the messages that the topic does not take.
+            MessageTooLarge: with the indexes of the messages that the topic does not take.
             BatchMalformed, InterceptorFailed. LimitExceeded: it is over the budget.
         """
         if self.interceptors:
@@ -445,8 +458,6 @@ class Topic:
             run_steps(check_steps(batch, limit, budget))
         if batch.attributes & ~(SCATTERED | TRANSACTIONAL):
             raise BatchMalformed("only a broker writes the markers of transactions")
-        if not batch.is_plain and any(map(batch.raw_fields.__getitem__, SERVED_BY_FEW)):
-            check_served(batch, self.name, is_queue=self.queue is not None, has_order=self.order is not None)
         if self.order is not None and self.order.needs_key_hashes:
             return add_key_hashes(batch, budget)
         return batch
@@ -469,6 +480,13 @@ class Topic:
             room.make()
         return base_offset
 
+    def append_delayed(self, partition: Partition, batch: RecordBatch, numbers: Numbered | None) -> int:
+        """Store a batch in one of the timing logs; returns and raises as `append`."""
+        self._clipped.check()
+        if numbers is None:
+            return partition.append(batch)
+        return partition.append_numbered(batch, numbers)
+
     # --- keeping ---
 
     @property
@@ -490,8 +508,8 @@ class Topic:
             queue = self.queue if is_queue and partition.leads else None
             keep = queue.partition_queues[index].trimming.trimmable_before() if queue is not None else None
             await partition.enforce_retention(now_ms, age_ms if drops_old else None, bytes_max, keep)
-        for state in self.state_logs():
-            await state.partition.enforce_retention(now_ms)
+        for log in [*self.timing.partitions(), *(state.partition for state in self.state_logs())]:
+            await log.enforce_retention(now_ms)
         self.follow_start(self.partitions)
         if self.statuses is not None and self.queue is not None:
             self.statuses.forget_endings(self.queue)
@@ -506,9 +524,10 @@ class Topic:
         return [*groups, *_state_logs(self.partition_queues())]
 
     def partition_queues(self) -> Iterator[PartitionQueue]:
-        """The partitions of all subscriptions."""
+        """The partitions of all subscriptions, and the timing logs."""
         for queue in list(self.subscriptions.values()):
             yield from queue.partition_queues
+        yield from list(self.timing.queues.values())
 
     def follow_start(self, indexes: Collection[int]) -> None:
         """Let the subscriptions go on at the new starts of these partitions."""
@@ -528,7 +547,9 @@ class Topic:
         self._end_readers()
         for queue in list(self.subscriptions.values()):
             await queue.close()
-        for partition in [*(state.partition for state in self.state_logs()), *self.partitions.values()]:
+        await self.timing.stop()
+        states = [state.partition for state in self.state_logs()]
+        for partition in [*states, *self.timing.partitions(), *self.partitions.values()]:
             await partition.close()
         self.room.tell()
 
@@ -539,19 +560,22 @@ class Topic:
 
         Raises StorageError.
         """
-        for partition in [*self.partitions.values(), *([self.positions.partition] if self.positions else ())]:
+        published = [*self.partitions.values(), *self.timing.partitions()]
+        for partition in [*published, *([self.positions.partition] if self.positions else ())]:
             with contextlib.suppress(LogClosed):  # An earlier call came further.
                 await partition.commit_all()
         self._end_readers()
         for queue in list(self.subscriptions.values()):
             if not queue.closed:
                 await queue.close()
-        await self._deletion.delete_open([*self.partitions.values(), *(log.partition for log in self.state_logs())])
+        await self.timing.stop()
+        await self._deletion.delete_open([*published, *(log.partition for log in self.state_logs())])
         self.room.tell()
         indexes = range(self.settings.partitions)
         numbers = [OWN_QUEUE, *(entry.number for entry in self.entries.values())]
         internal = [PartitionId(state_topic(number, self.name), index) for number in numbers for index in indexes]
-        ids = [*(PartitionId(self.name, index) for index in indexes), groups_log(self.name)]
+        timing = [PartitionId(of(self.name), index) for of in (timing_topic, timing_state_topic) for index in indexes]
+        ids = [*(PartitionId(self.name, index) for index in indexes), *timing, groups_log(self.name)]
         await self._deletion.delete_rest([*ids, *(internal if self.semantics.survives_restart else ())])
 
 

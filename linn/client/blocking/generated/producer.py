@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from datetime import datetime
 from uuid import UUID
 
 from linn.client.arguments import HeadersInput
@@ -69,13 +70,15 @@ class Producer(BaseProducer):
         priority: int = 0,
         delay_ms: int = 0,
         ttl_ms: int = 0,
+        at: datetime | int | None = None,
         mandatory: bool = False,
         timeout_s: float | None = None,
     ) -> Receipt:
         """Publish one message and wait for the confirmation that `acks` selects.
 
-        Waits first while more than `buffer_bytes_max` is unconfirmed. With `mandatory`, an unroutable message is an
-        error; it has no effect on a producer for a topic.
+        With `delay_ms`, or a time `at` (a datetime with a zone, or milliseconds since 1970), it comes into its topic
+        later: the confirmation says that it will. Waits first while more than `buffer_bytes_max` is unconfirmed. With
+        `mandatory`, an unroutable message is an error; it has no effect on a producer for a topic.
 
         Raises:
             MessageInvalid, MessageTooLarge: nothing was sent.
@@ -105,6 +108,7 @@ class Producer(BaseProducer):
             priority=priority,
             delay_ms=delay_ms,
             ttl_ms=ttl_ms,
+            at=at,
             mandatory=mandatory,
         )
 
@@ -121,6 +125,7 @@ class Producer(BaseProducer):
         priority: int = 0,
         delay_ms: int = 0,
         ttl_ms: int = 0,
+        at: datetime | int | None = None,
         mandatory: bool = False,
         partition: int | None = None,
         timeout_s: float | None = None,
@@ -160,6 +165,7 @@ class Producer(BaseProducer):
             priority=priority,
             delay_ms=delay_ms,
             ttl_ms=ttl_ms,
+            at=at,
             mandatory=mandatory,
             partition=partition,
         )

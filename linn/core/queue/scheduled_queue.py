@@ -1,0 +1,248 @@
+"""The timing log of one partition: records that go to their topic later, each at its time.
+
+A record waits here as a record of a queue does, without consumers. When it is due it leaves by a step of a transfer
+(`transfer`): it is made dead and intended in one event, published to the partition that it was chosen for, and settled.
+
+Laws:
+- No record leaves before its time by the wall clock. One that is set back delays, and loses or repeats nothing.
+- Records leave in the order of their times, and with equal times in the order in which they came. A start reads all
+  that wait before the first one leaves.
+- The times are a function of the log: its column of times, and the moves that are events of the state log.
+- Records beyond the stable offset do not count yet.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Sequence
+from dataclasses import replace
+from functools import partial
+from itertools import compress
+from typing import Any
+
+from linn.core.batch.batch import RecordBatch
+from linn.core.batch.record import Record
+from linn.core.env.alarm import Alarm
+from linn.core.errors.texts import counted
+from linn.core.errors.tree import LimitExceeded
+from linn.core.queue.dead_letter import DeadReason, Intent
+from linn.core.queue.effects import Effects
+from linn.core.queue.expiry import CLOCK_CHECK_S, read_timed
+from linn.core.queue.offset_ranges import OffsetRanges, Range
+from linn.core.queue.partition_queue import PartitionQueue
+from linn.core.queue.time_index import RUN_RECORDS, TimeIndex
+from linn.core.queue.transfer import Numbers, Step
+
+SCHEDULED_MAX = 1 << 22
+"""Limit of the records that wait in one timing log: 50 MB of index."""
+SCHEDULED_AT_ONCE = 1_000
+"""Records of one step: few commits at high rates, and a step of a few milliseconds."""
+
+
+class ScheduledQueue(PartitionQueue):
+    """The records that wait for their time, of one partition of a topic."""
+
+    moved_what = "scheduled records"
+
+    def __init__(self, *args: Any) -> None:
+        """Make it with the arguments of `PartitionQueue`."""
+        super().__init__(*args)
+        self._index = TimeIndex()
+        self._uncommitted: deque[tuple[int, Sequence[int], Sequence[int]]] = deque()
+        """Batches beyond the stable offset: their ends, times and offsets."""
+        self._is_built = False
+        """Whether the index has all records that were there at the start."""
+        self._due_alarm = Alarm(self.clock, self.spawn, self._ring)
+
+    # --- what waits ---
+
+    @property
+    def waiting_count(self) -> int:
+        """The number of records that have not left."""
+        return self.subscription.unsettled_count(self.partition.log.bounds()[1])
+
+    def check_room(self, count: int) -> None:
+        """Check that so many more records may wait. Raises LimitExceeded."""
+        if self.waiting_count + count > SCHEDULED_MAX:
+            has = f"{counted(self.waiting_count, 'record')} of {SCHEDULED_MAX:,}"
+            raise LimitExceeded(f"partition {self.partition.id.index} has {has} that wait for their time")
+
+    def _begin_expiry(self) -> None:
+        self.partition.on_timed = self._appended
+        self.spawn(partial(self._build, self.partition.log.bounds()[1]))
+
+    def _stop(self) -> bool:
+        self._due_alarm.cancel()
+        return super()._stop()
+
+    async def _build(self, end: int) -> None:
+        """Index the records below an offset, many at a time."""
+        dues, offsets = list[int](), list[int]()
+
+        def take(batch: RecordBatch) -> None:
+            more = _times_of(batch)
+            dues.extend(more[0])
+            offsets.extend(more[1])
+            if len(offsets) >= RUN_RECORDS:
+                add()
+
+        def add() -> None:
+            wanted = OffsetRanges(self.subscription.unsettled(offsets[0], offsets[-1] + 1)) if offsets else ()
+            kept = [(due, offset) for due, offset in zip(dues, offsets, strict=True) if offset in wanted]
+            if kept:
+                self._index.add([due for due, _ in kept], [offset for _, offset in kept])
+            dues.clear()
+            offsets.clear()
+
+        await read_timed(self, end, take)
+        add()
+        self._is_built = True
+        self._go_on()
+
+    def _appended(self, batch: RecordBatch) -> None:
+        """Note a batch, which may not be committed yet."""
+        self._uncommitted.append((batch.end_offset, *_times_of(batch)))
+
+    def _on_advance(self) -> None:
+        super()._on_advance()
+        self._index_committed()
+        self._go_on()
+
+    def _index_committed(self) -> None:
+        stable = self.partition.stable_offset
+        while self._uncommitted and self._uncommitted[0][0] <= stable:
+            _, dues, offsets = self._uncommitted.popleft()
+            if self._index.add(dues, offsets):
+                self._index.thin(self.subscription.unsettled)
+
+    # --- leaving ---
+
+    def has_to_move(self) -> bool:
+        """Whether a step was begun, or a record is due."""
+        if not self._is_built:
+            return False
+        due_ms = self._index.next_due_ms()
+        return bool(self.subscription.dead_count) or (due_ms is not None and due_ms <= self.clock.now_ms())
+
+    def _go_on(self) -> None:
+        """Move due records, and set the timer for the next one."""
+        if not self.is_closed and (deadline := self._ring()) is not None:
+            self._due_alarm.set(deadline)
+
+    def _ring(self) -> float | None:
+        """Move due records; returns the deadline of the next one if none is due."""
+        if self.has_to_move():
+            self.dead_letters.begin_if_due()
+            return None
+        due_ms = self._index.next_due_ms()
+        if not self._is_built or due_ms is None:
+            return None
+        # The wall clock may be set forward meanwhile.
+        return self.clock.monotonic() + min((due_ms - self.clock.now_ms()) / 1000, CLOCK_CHECK_S)
+
+    def moved(self) -> None:
+        """Go on after a step."""
+        self._go_on()
+
+    def take_due(self, records_max: int) -> list[tuple[int, int]]:
+        """Take the next records that are due out of the index: (time, offset), in this order."""
+        self._index_committed()
+        due = self._index.take_in_order(self.clock.now_ms(), records_max)
+        return [(due_ms, offset) for due_ms, offset in due if self.subscription.is_waiting(offset)]
+
+    def wait_again(self, rows: Sequence[tuple[int, int]]) -> None:
+        """Put records into the index again, as far as they still wait."""
+        left = [row for row in rows if self.subscription.is_waiting(row[1])]
+        if left:
+            self._index.add([due_ms for due_ms, _ in left], [offset for _, offset in left])
+
+    def begin_step(self, ranges: Sequence[Range], intent: Intent) -> None:
+        """Intend records that wait: none of them can be cancelled any more."""
+        for first, end in ranges:
+            self.subscription.dead_letter(first, end, DeadReason.EXPIRED)
+            self.subscription.intend(first, end, intent)
+
+    def end(self, ranges: Sequence[Range]) -> None:
+        """Settle records that have left, or that can't leave."""
+        effects = Effects()
+        for first, end in ranges:
+            self.subscription.dead_letter(first, end, DeadReason.EXPIRED)
+            effects = effects.plus(self.subscription.dead_lettered(first, end))
+        self.follow(effects)
+        self.log.flush_or_keep()
+
+
+class DueRecords:
+    """The port `TransferSource` of a timing log, for one step."""
+
+    def __init__(self, queue: ScheduledQueue, numbers: Numbers) -> None:
+        self.partition = queue.partition
+        self.numbers = numbers
+        self._queue = queue
+        self._taken: list[tuple[int, int]] = []
+        self._dues: dict[int, int] = {}
+        """The times of the records of the step, by offset, as they were published."""
+
+    def begun(self) -> Step | None:
+        """See `TransferSource.begun`."""
+        found = self._queue.subscription.intended()
+        if not found or found[0].intent is None:
+            return None
+        return Step(list(OffsetRanges([(dead.first, dead.end) for dead in found])), found[0].intent)
+
+    def waiting(self, records_max: int) -> Sequence[Range]:
+        """See `TransferSource.waiting`."""
+        self._taken = self._queue.take_due(records_max)
+        found: list[Range] = []
+        for _, offset in self._taken:
+            if found and found[-1][1] == offset:
+                found[-1] = found[-1][0], offset + 1
+            else:
+                found.append((offset, offset + 1))
+        return found
+
+    def put_back(self) -> None:
+        """Let records wait again that were taken and did not come into the step."""
+        self._queue.wait_again(self._taken)
+
+    def arranged(self, records: list[tuple[int, Record]]) -> list[tuple[int, Record]]:
+        """See `TransferSource.arranged`: by time."""
+        return sorted(records, key=lambda row: (self._dues[row[0]], row[0]))
+
+    def intend(self, ranges: Sequence[Range], intent: Intent) -> None:
+        """See `TransferSource.intend`."""
+        self._queue.begin_step(ranges, intent)
+
+    async def until_committed(self) -> None:
+        """See `TransferSource.until_committed`."""
+        await self._queue.log.until_committed()
+
+    def check_led(self) -> None:
+        """See `TransferSource.check_led`."""
+        self._queue.log.check_led()
+
+    def rewritten(self, offset: int, record: Record) -> Record:
+        """See `TransferSource.rewritten`. A record has no time any more once it has come."""
+        self._dues[offset] = record.due_ms
+        return replace(record, due_ms=0)
+
+    def dropped(self, records: int, reason: str) -> None:
+        """See `TransferSource.dropped`."""
+        self._queue.dead_letters.dropped[reason] += records
+
+    def settle(self, ranges: Sequence[Range]) -> None:
+        """See `TransferSource.settle`."""
+        self._queue.end(ranges)
+
+    def skip_to_start(self) -> None:
+        """See `TransferSource.skip_to_start`."""
+        self._queue.skip_to_start()
+
+
+def _times_of(batch: RecordBatch) -> tuple[list[int], list[int]]:
+    """The times of a batch's records, and their offsets. Raises BatchMalformed."""
+    # A separate view: decoded columns must not stay with a batch that an engine keeps in memory.
+    batch = RecordBatch(batch.message)
+    dues = batch.dues_ms or ()
+    offsets = [batch.offset(index) for index in compress(range(batch.count), dues)]
+    return [due_ms for due_ms in dues if due_ms], offsets

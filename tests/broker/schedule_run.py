@@ -1,0 +1,112 @@
+"""Runs of delayed records while power is lost again and again, and the clock jumps."""
+
+from __future__ import annotations
+
+from collections import Counter
+from itertools import pairwise
+from random import Random
+
+import trio
+from raw_client import ALWAYS, RawClient, after_power_loss, broker_on, connected, records
+
+from linn.core.batch.batch import RecordBatch
+from linn.testing.deterministic import run_simulation
+from linn.testing.sim_env import SimEnv
+from linn.wire import messages as m
+
+TEXT = ALWAYS + '[topics.t]\nkind = "stream"\n'
+LIVES = 5
+BATCHES = 12
+JUMPS_MS = (-2_000, -300, 300, 2_000)
+
+
+class Life:
+    """The records of one run, by their values."""
+
+    def __init__(self, seed: int) -> None:
+        self.rng = Random(seed)
+        self.has_jumps = bool(seed % 3)
+        self.early_ms = 0
+        """By how much a record may seem to be early: the clock was set back between its departure and its arrival."""
+        self.count = 0
+        self.dues_ms: dict[str, int] = {}
+        self.confirmed: dict[str, int] = {}
+        """The wall times at which records were confirmed."""
+
+    async def publish(self, env: SimEnv, client: RawClient) -> None:
+        """Publish some records, for one time."""
+        contents = [str(number) for number in range(self.count, self.count + self.rng.randint(1, 4))]
+        self.count += len(contents)
+        wait_ms = self.rng.choice([1, 200, 1_000, 1_000, 4_000, 20_000])
+        due_ms = env.clock.now_ms() + wait_ms
+        self.dues_ms.update(dict.fromkeys(contents, due_ms))
+        properties = {"delay_ms": wait_ms} if self.rng.random() < 0.5 else {"due_ms": due_ms}
+        await client.call(m.Publish("t"), [records(contents, **properties)])
+        self.confirmed.update(dict.fromkeys(contents, env.clock.now_ms()))
+
+    def jump(self, env: SimEnv) -> None:
+        """Set the clock."""
+        ms = self.rng.choice(JUMPS_MS)
+        self.early_ms += max(0, -ms)
+        env.clock.jump(ms)
+
+    async def work(self, env: SimEnv) -> None:
+        """One start of the broker."""
+        async with broker_on(env, TEXT):
+            client = await connected(env)
+            for _ in range(BATCHES):
+                deed = self.rng.choice(["publish", "publish", "wait", "jump"])
+                if deed == "publish":
+                    await self.publish(env, client)
+                elif deed == "wait":
+                    await trio.sleep(self.rng.choice([0, 0.01, 0.2, 1, 3]))
+                elif self.has_jumps:
+                    self.jump(env)
+
+
+async def _all(client: RawClient) -> list[RecordBatch]:
+    found: list[RecordBatch] = []
+    while batches := (
+        await client.ask(m.Fetch("t", 0, found[-1].end_offset if found else 0, bytes_max=1 << 20))
+    ).batches:
+        found += batches
+    return found
+
+
+def _check(life: Life, batches: list[RecordBatch]) -> None:
+    found: dict[str, int] = {}
+    for batch in batches:
+        for record in batch.records():
+            value = (record.value or b"").decode()
+            assert value not in found, f"{value} has come twice"
+            found[value] = batch.append_time_ms
+            assert (record.delay_ms, record.due_ms) == (0, 0)
+            early_ms = life.dues_ms[value] - batch.append_time_ms
+            assert early_ms <= life.early_ms, f"{value} has come early"
+    assert life.confirmed.keys() <= found.keys(), "what was confirmed has come"
+    if not life.has_jumps:
+        order = [value for value in found if value in life.confirmed]
+        for before, after in pairwise(order):
+            if life.confirmed[after] < life.dues_ms[before]:
+                assert life.dues_ms[before] <= life.dues_ms[after], f"{after} was due before {before}"
+
+
+def walk(seed: int) -> None:
+    """Lose power a few times; in the end each record has come once, and not before its time. Raises AssertionError."""
+    life = Life(seed)
+
+    async def scenario(env: SimEnv) -> None:
+        for _ in range(LIVES):
+            env.disk.sync_delay_s_max = life.rng.choice([0.0, 0.01])
+            env.disk.crash_at = len(env.disk.operations) + life.rng.randint(5, 200)
+            if await env.run_until_death(life.work):
+                env = await after_power_loss(env, TEXT)
+            env.disk.crash_at = None
+        async with broker_on(env, TEXT) as broker:
+            await trio.sleep(60)
+            assert broker.topics["t"].timing.waiting_count == 0
+            _check(life, await _all(await connected(env)))
+            counts = Counter(batch.producer_epoch for batch in await _all(await connected(env)))
+            assert counts.keys() <= {0}, "the epoch never changes"
+
+    run_simulation(seed, scenario)

@@ -1,0 +1,196 @@
+"""Delayed records come into their topic when they are due, and not before, whatever happens meanwhile."""
+
+from __future__ import annotations
+
+from typing import Any
+from uuid import UUID
+
+import pytest
+import schedule_run
+import trio
+from raw_client import RawClient, Refused, broker_on, connected, records, served, simulated
+
+from linn.core.batch.builder import build_from_records
+from linn.core.batch.record import Record
+from linn.core.broker.broker import Broker
+from linn.testing.sim_env import SimEnv
+from linn.wire import messages as m
+
+QUEUE = "[topics.t]\n"
+STREAM = '[topics.t]\nkind = "stream"\n'
+TWO = "[exchanges.e]\n" + "".join(f'[topics.{name}]\n[[topics.{name}.bindings]]\nexchange = "e"\n' for name in "tu")
+YEAR_MS = 366 * 86_400_000
+
+
+async def publish(client: RawClient, contents: list[str], **properties: Any) -> Any:
+    return await client.call(m.Publish("t"), [records(contents, **properties)])
+
+
+def ends(broker: Broker) -> list[int]:
+    """The ends of the partitions of the topic: its offsets so far."""
+    return list(broker.topics["t"].ends().values())
+
+
+def scheduled(broker: Broker) -> int:
+    return broker.topics["t"].timing.waiting_count
+
+
+@pytest.mark.parametrize("text", [QUEUE, STREAM], ids=["queue", "stream"])
+@simulated
+async def test_a_delayed_record_has_no_offset_before_it_is_due(env: SimEnv, text: str) -> None:
+    async with broker_on(env, text) as broker:
+        client = await connected(env)
+        await publish(client, ["later"], delay_ms=10_000)
+        await publish(client, ["now"])
+        await publish(client, ["at a time"], due_ms=env.clock.now_ms() + 5_000)
+        assert (ends(broker), scheduled(broker)) == ([1], 2)
+        await trio.sleep(4.9)
+        assert ends(broker) == [1]
+        await trio.sleep(0.2)
+        assert ends(broker) == [2]
+        await trio.sleep(4.5)
+        assert ends(broker) == [2]
+        await trio.sleep(0.6)
+        assert (ends(broker), scheduled(broker)) == ([3], 0)
+        assert await client.fetch("t") == ["now", "at a time", "later"]
+
+
+@served(QUEUE)
+async def test_a_record_comes_without_its_time_and_with_all_else(client: RawClient) -> None:
+    await publish(client, ["a"], delay_ms=1_000, ttl_ms=60_000, key=b"k", labels={"x": 1}, headers=(("h", b"v"),))
+    await trio.sleep(2)
+    subscription = (await client.call(m.Subscribe("t"))).subscription
+    (batch,) = (await client.pull(subscription)).batches
+    record = batch.record(0)
+    assert (record.delay_ms, record.due_ms, record.ttl_ms) == (0, 0, 60_000)
+    assert (record.key, dict(record.labels), record.headers) == (b"k", {"x": 1}, (("h", b"v"),))
+
+
+@served(QUEUE)
+async def test_records_come_in_the_order_of_their_times_and_then_of_their_arrival(
+    env: SimEnv, client: RawClient
+) -> None:
+    due_ms = env.clock.now_ms() + 10_000
+    for content, more_ms in [("c", 3), ("a", 1), ("d", 3), ("b", 2)]:
+        await publish(client, [content], due_ms=due_ms + more_ms)
+    env.clock.jump(20_000)  # All are due at once when the broker finds out.
+    await trio.sleep(61)
+    client = await connected(env)
+    assert await client.fetch("t") == ["a", "b", "c", "d"]
+
+
+@served(QUEUE.replace("\n", "\npartitions = 3\n"))
+async def test_a_delayed_record_goes_to_the_partition_that_was_chosen_for_it(client: RawClient, broker: Broker) -> None:
+    await client.call(m.Publish("t", partition=2), [records(["a", "b"], delay_ms=1_000)])
+    for number in range(9):
+        await publish(client, [str(number)], delay_ms=1_000)
+    await trio.sleep(2)
+    assert ends(broker) == [3, 3, 5]
+
+
+@served(QUEUE)
+async def test_times_that_none_can_keep_are_refused_by_name(client: RawClient, broker: Broker) -> None:
+    wrong = [{"due_ms": -1}, {"due_ms": 253_402_300_800_000}, {"due_ms": 2**63 - 1}, {"due_ms": 5, "delay_ms": 5}]
+    for properties in wrong:
+        with pytest.raises(Refused) as refused:
+            await publish(client, ["a"], **properties)
+        assert refused.value.code == "message.invalid"
+    assert (ends(broker), scheduled(broker)) == ([0], 0), "never now"
+
+
+@served(QUEUE)
+async def test_a_time_that_has_passed_is_now(client: RawClient) -> None:
+    await publish(client, ["a"], due_ms=1)
+    await trio.sleep(0.5)
+    assert await client.fetch("t") == ["a"]
+
+
+@simulated
+async def test_years_pass_and_restarts(env: SimEnv) -> None:
+    async with broker_on(env, QUEUE):
+        await publish(await connected(env), ["old"], due_ms=env.clock.now_ms() + 10 * YEAR_MS)
+    async with broker_on(env, QUEUE) as broker:
+        await trio.sleep(1)
+        assert (ends(broker), scheduled(broker)) == ([0], 1)
+    env.clock.jump(10 * YEAR_MS)
+    async with broker_on(env, QUEUE) as broker:
+        await trio.sleep(1)
+        assert (ends(broker), scheduled(broker)) == ([1], 0)
+
+
+@simulated
+async def test_a_clock_that_is_set_back_delays_and_one_that_is_set_forward_hastens(env: SimEnv) -> None:
+    async with broker_on(env, QUEUE) as broker:
+        client = await connected(env)
+        await publish(client, ["a"], delay_ms=10_000)
+        env.clock.jump(-60_000)
+        await trio.sleep(30)
+        assert ends(broker) == [0]
+        env.clock.jump(60_000)
+        await trio.sleep(61)
+        assert ends(broker) == [1]
+
+
+@simulated
+async def test_the_kind_of_the_topic_may_change_meanwhile(env: SimEnv) -> None:
+    async with broker_on(env, QUEUE) as broker:
+        client = await connected(env)
+        await publish(client, ["a"], delay_ms=10_000)
+        await client.administer("topic.alter", name="t", settings={"kind": "stream", "partitions": 2})
+        await publish(client, ["b"], delay_ms=10_000)
+        await trio.sleep(11)
+        assert (sum(ends(broker)), scheduled(broker)) == (2, 0)
+
+
+@simulated
+async def test_a_topic_is_deleted_with_what_waits_for_it(env: SimEnv) -> None:
+    async with broker_on(env, ""):
+        client = await connected(env)
+        for _ in range(2):
+            await client.administer("topic.create", name="t")
+            await publish(client, ["a"], delay_ms=10_000)
+            await client.administer("topic.delete", name="t")
+        assert not [name for name in env.disk.list_dir("data/segmented-log") if name.endswith(".t")]
+    async with broker_on(env, QUEUE) as broker:
+        await trio.sleep(20)
+        assert ends(broker) == [0]
+
+
+@served('[topics.t]\nrecords_max = 3\noverflow = "reject"\n')
+async def test_records_wait_on_while_their_topic_is_full(client: RawClient, broker: Broker) -> None:
+    await publish(client, ["1", "2", "3"])
+    await publish(client, ["4", "5"], delay_ms=1_000)
+    await trio.sleep(5)
+    assert (ends(broker), scheduled(broker)) == ([3], 2)
+    assert await client.taken("t") == ["1", "2", "3"]
+    await trio.sleep(15)
+    assert (ends(broker), scheduled(broker)) == ([5], 0)
+
+
+@served('[topics.t]\ndedup = "5m"\n')
+async def test_an_id_comes_into_the_topic_once(client: RawClient, broker: Broker) -> None:
+    await publish(client, ["a"], delay_ms=1_000, id=UUID(int=7))
+    await publish(client, ["a"], delay_ms=2_000, id=UUID(int=7))
+    await trio.sleep(3)
+    assert (ends(broker), scheduled(broker)) == ([1], 0)
+
+
+@served(TWO)
+async def test_an_exchange_chooses_when_a_record_is_published(client: RawClient, broker: Broker) -> None:
+    await client.call(m.Publish("e", to_exchange=True), [records(["a"], delay_ms=1_000)])
+    await trio.sleep(2)
+    assert [list(broker.topics[name].ends().values()) for name in "tu"] == [[1], [1]]
+
+
+@served(QUEUE)
+async def test_a_batch_may_have_records_for_now_and_for_later(client: RawClient, broker: Broker) -> None:
+    batch = build_from_records([Record(value=b"1"), Record(value=b"2", delay_ms=1_000), Record(value=b"3")], base_id=9)
+    await client.call(m.Publish("t"), [batch])
+    assert (ends(broker), scheduled(broker)) == ([2], 1)
+    await trio.sleep(2)
+    assert await client.fetch("t") == ["1", "3", "2"]
+
+
+@pytest.mark.parametrize("seed", range(30))
+def test_each_record_comes_once_and_not_early_whatever_happens(seed: int) -> None:
+    schedule_run.walk(seed)
