@@ -185,9 +185,12 @@ class Ordering:
         """Take the records in flight out of ascending ranges; returns their offsets and classes."""
         if not ranges or not self._taken.count:
             return [], []
-        firsts, ends = zip(*ranges, strict=True)
-        pieces = self._taken.pieces_within(firsts, ends)
-        self._taken.take_rows(firsts, ends)
+        if len(ranges) == 1:
+            pieces = self._taken.take(*ranges[0])
+        else:
+            firsts, ends = zip(*ranges, strict=True)
+            pieces = self._taken.pieces_within(firsts, ends)
+            self._taken.take_rows(firsts, ends)
         offsets = list(chain.from_iterable([range(first, end) for first, end, _ in pieces]))
         classes = list(chain.from_iterable([repeat(one, end - first) for first, end, one in pieces]))
         return offsets, classes
