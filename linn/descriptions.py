@@ -54,6 +54,7 @@ class TopicSettings(TypedDict, total=False):
     overflow: Literal["block", "reject", "drop-head", "dead-letter"]
     order: str
     order_by: str | None
+    weights: dict[str, int] | None
     levels: int | None
     order_window: int
     dedup: Duration

@@ -232,32 +232,41 @@ class KeyOrder:
 class _Tenant:
     """A tenant with records that wait, or that were taken."""
 
-    __slots__ = ("in_flight", "lane", "name", "seen", "tick")
+    __slots__ = ("in_flight", "lane", "load", "name", "seen", "tick", "weight")
 
-    def __init__(self, name: str) -> None:
+    def __init__(self, name: str, weight: int = 1) -> None:
         self.name = name
+        self.weight = weight
         self.lane = Lane()
         self.in_flight = 0
+        self.load = 0.0
+        """Records in flight for each unit of its weight."""
         self.tick = 0
         """The time, in steps of the order, when it was served last or began to wait."""
         self.seen = 0
         """The number of the last batch that had a record of it."""
 
+    def count(self, change: int) -> None:
+        """Count records in flight, or no longer."""
+        self.in_flight += change
+        self.load = self.in_flight / self.weight
+
 
 class FairOrder:
-    """The tenant with the fewest records in flight is next, and of equal ones the one that waits longest; of a tenant
-    the oldest record. The tenant is a label of the record, or its routing key.
+    """The tenant with the fewest records in flight for its weight is next, and of equal ones the one that waits
+    longest; of a tenant the oldest record. The tenant is a label of the record, or its routing key.
 
     More than TENANTS_MAX at a time share one place with each other.
     """
 
     def __init__(self, options: OrderOptions) -> None:
         self._label = options.by.removeprefix("label.") if options.by.startswith("label.") else None
+        self._weights = options.weights
         self._numbers: dict[str, int] = {}
         """The class of each tenant, by name."""
         self._tenants: dict[int, _Tenant] = {SHARED: _Tenant("")}
-        self._heap: list[tuple[int, int, int]] = []
-        """(in flight, tick, tenant): the next is the first that is still right."""
+        self._heap: list[tuple[float, int, int]] = []
+        """(load, tick, tenant): the next is the first that is still right."""
         self._tick = self._batches = self._refused = 0
 
     def classify(self, batch: RecordBatch) -> Sequence[int]:
@@ -277,7 +286,7 @@ class FairOrder:
             if len(self._numbers) >= TENANTS_MAX and not self._forget_idle():
                 return SHARED
             number = self._numbers[name] = self._free_number()
-            self._tenants[number] = _Tenant(name)
+            self._tenants[number] = _Tenant(name, self._weights.get(name, 1))
         self._tenants[number].seen = self._batches
         return number
 
@@ -308,7 +317,7 @@ class FairOrder:
             if not tenant.lane:
                 self._tick += 1
                 tenant.tick = self._tick
-                heappush(self._heap, (tenant.in_flight, tenant.tick, number))
+                heappush(self._heap, (tenant.load, tenant.tick, number))
             tenant.lane.add(offset)
 
     def take(self, records_max: int) -> Taken:
@@ -317,17 +326,17 @@ class FairOrder:
         classes: list[int] = []
         heap, tenants = self._heap, self._tenants
         while heap and len(offsets) < records_max:
-            in_flight, tick, number = heap[0]
+            load, tick, number = heap[0]
             tenant = tenants.get(number)
-            if tenant is None or tenant.in_flight != in_flight or tenant.tick != tick or not tenant.lane:
+            if tenant is None or tenant.load != load or tenant.tick != tick or not tenant.lane:
                 heappop(heap)
                 continue
             offsets.append(tenant.lane.take_first())
             classes.append(number)
             self._tick += 1
             tenant.tick = self._tick
-            tenant.in_flight = in_flight + 1
-            heapreplace(heap, (tenant.in_flight, tenant.tick, number))
+            tenant.count(1)
+            heapreplace(heap, (tenant.load, tenant.tick, number))
         return Taken(offsets, classes)
 
     def hold(self, offsets: Sequence[int], classes: Sequence[int]) -> None:
@@ -342,11 +351,11 @@ class FairOrder:
         heap, tenants = self._heap, self._tenants
         for number, count in Counter(classes).items():
             tenant = tenants[number]
-            tenant.in_flight += change * count
+            tenant.count(change * count)
             if tenant.lane:
-                heappush(heap, (tenant.in_flight, tenant.tick, number))
+                heappush(heap, (tenant.load, tenant.tick, number))
         if len(heap) > HEAP_PER_TENANT * len(tenants) + PACK_AFTER:
-            self._heap = [(it.in_flight, it.tick, number) for number, it in tenants.items() if it.lane]
+            self._heap = [(it.load, it.tick, number) for number, it in tenants.items() if it.lane]
             heapify(self._heap)
 
 
@@ -362,7 +371,7 @@ def linn_register_order() -> list[OrderKind]:
     """Register `order = "priority"`, `"fair"` and `"key"`."""
     return [
         OrderKind("priority", _priority, takes=frozenset({"levels"})),
-        OrderKind("fair", _fair, takes=frozenset({"order_by"}), by_problem=_by_problem),
+        OrderKind("fair", _fair, takes=frozenset({"order_by", "weights"}), by_problem=_by_problem),
         OrderKind("key", _key, needs_key_hashes=True),
     ]
 

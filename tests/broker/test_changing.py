@@ -307,6 +307,7 @@ async def test_each_setting_of_a_live_queue_is_there_after_a_restart(env: SimEnv
         "records_max": 7,
         "order": "fair",
         "order_by": "label.tenant",
+        "weights": {"acme": 3},
         "order_window": 8,
         "dedup": "5m",
         "status": "7d",

@@ -9,13 +9,13 @@ from collections.abc import Sequence
 
 import pytest
 import trio
-from raw_client import RawClient, Refused, broker_on, connected, served, values
+from raw_client import RawClient, Refused, broker_on, connected, records, served, values
 
 import linn
 from linn.core.batch.batch import RecordBatch
 from linn.core.batch.builder import BatchColumns, build_batch
 from linn.core.broker.broker import Broker
-from linn.core.errors.tree import FeatureUnsupported, LimitExceeded, SubscriptionWrongKind
+from linn.core.errors.tree import ConfigError, FeatureUnsupported, LimitExceeded, SubscriptionWrongKind
 from linn.core.plugins.hookspecs import hookimpl
 from linn.core.queue.dispatch_order import OrderKind, Taken
 from linn.core.queue.partition_queue import PartitionQueue
@@ -304,6 +304,32 @@ async def test_a_key_of_a_mebibyte_without_its_hash_is_refused(broker: Broker, c
 
 
 # --- fair ---
+
+
+@served(FAIR + "weights = {acme = 3}\n")
+async def test_weights_are_live_and_are_shares_of_the_workers(client: RawClient, broker: Broker) -> None:
+    async def shares() -> list[int]:
+        """Numbers of records of acme and of bob that eight workers get, who take one each and return it."""
+        workers = [(await client.call(m.Subscribe("q"))).subscription for _ in range(8)]
+        events = [await client.pull(worker, 1) for worker in workers]
+        for worker, event in zip(workers, events, strict=True):
+            assert await client.settle(worker, event, m.Verdict.RELEASE) == []
+            await client.call(m.Unsubscribe(worker))
+        found = [value for event in events for value in values(event.batches)]
+        return [found.count(tenant) for tenant in ("acme", "bob")]
+
+    for tenant in ("acme", "bob"):
+        await client.call(m.Publish("q"), [records([tenant] * 50, labels={"tenant": tenant})])
+    assert await shares() == [6, 2]
+    done = await client.administer("topic.alter", name="q", settings={"weights.bob": 3})
+    assert done["changed"] == ["weights"]
+    assert await shares() == [4, 4]
+    await client.administer("topic.alter", name="q", settings={"weights": None})
+    assert await shares() == [4, 4]
+    assert broker.topics["q"].settings.weights is None
+    for wrong in ({"acme": 0}, {"acme": 1_001}, {"acme": "3"}, [3], {str(at): 1 for at in range(1_001)}):
+        with pytest.raises(Refused, match=ConfigError.code):
+            await client.administer("topic.alter", name="q", settings={"weights": wrong})
 
 
 def test_a_flood_of_one_tenant_delays_the_others_by_a_job_and_not_by_the_flood() -> None:

@@ -169,6 +169,7 @@ def test_it_explains_every_key_of_a_queue(tmp_path: Path, within, monkeypatch) -
         [topics.fair]
         order = "fair"
         order_by = "label.tenant"
+        weights = {acme = 3}
         [topics.dead]
         [[topics.dead.bindings]]
         exchange = "graves"
@@ -187,6 +188,7 @@ def test_it_explains_every_key_of_a_queue(tmp_path: Path, within, monkeypatch) -
         "levels": "5 levels",
         "order_window": "among 90,000",
         "order_by": "order fair by label.tenant",
+        "weights": "by label.tenant, acme 3 times",
         "dedup": "an id once in 6m",
         "status": "status for 8d",
     }

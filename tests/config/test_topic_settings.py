@@ -106,6 +106,7 @@ topics = st.builds(
     overflow=st.sampled_from(["block", "reject", "drop-head", "dead-letter"]),
     order=st.sampled_from(["fifo", "fair"]),
     order_by=st.none() | st.just("label.tenant"),
+    weights=st.none() | st.dictionaries(st.text(max_size=3), st.integers(1, 1_000), max_size=3),
     levels=st.none() | st.integers(2, 256),
     order_window=st.integers(1, 1 << 31),
     bindings=st.lists(

@@ -149,6 +149,16 @@ def test_the_tenant_with_the_fewest_in_flight_is_next() -> None:
     assert user.take(1) == [2], "the flood has none in flight by now"
 
 
+def test_weights_are_shares_of_what_is_in_flight() -> None:
+    user = OrderUser(FairOrder(OrderOptions(by="label.tenant", weights={"big": 3, "other": 2})))
+    user.arrive(by_tenant(*["big", "small", "other"] * 20))
+    tenants = ("big", "small", "other")
+    held = [offset for _ in range(12) for offset in user.take(1)]
+    assert [sum(offset % 3 == at for offset in held) for at in range(len(tenants))] == [6, 2, 4]
+    user.release([offset for offset in held if offset % 3 == 0])
+    assert [offset % 3 for _ in range(6) for offset in user.take(1)] == [0] * 6, "what it lacks"
+
+
 def test_a_flood_does_not_delay_the_others() -> None:
     user = OrderUser(FairOrder(OrderOptions(by="label.tenant")))
     user.arrive(by_tenant(*["flood"] * 5_000))

@@ -145,6 +145,7 @@ def _delivery(topic: TopicSettings) -> str:
     encoded = encode_settings(topic)
     by = f" by {topic.order_by}" if topic.order_by else ""
     levels = f", {topic.levels} levels" if topic.levels else ""
+    levels += "".join([f", {name} {weight} times" for name, weight in (topic.weights or {}).items()])
     among = f" among {topic.order_window:,}" if topic.order_window != ORDER_WINDOW else ""
     order = [f"order {topic.order}{by}{levels}{among}"] if topic.order != "fifo" else []
     one = ["to one consumer"] if topic.consumers == "one" else []

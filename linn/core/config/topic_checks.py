@@ -162,7 +162,7 @@ def _check_order(topic: TopicSettings, around: Surroundings, path: Path, problem
     if topic.order != FIFO and kind is None:
         return
     takes = kind.takes if kind is not None and topic.order != FIFO else frozenset[str]()
-    for key in ("order_by", "levels"):
+    for key in ("order_by", "weights", "levels"):
         if getattr(topic, key) is not None and key not in takes:
             problems.warn((*path, key), f'has no effect while order is "{topic.order}"')
     if topic.order_window != TopicSettings().order_window and topic.order == FIFO:

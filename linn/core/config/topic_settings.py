@@ -13,7 +13,7 @@ import msgspec
 from linn.core.config.decoder import encode_settings, extra_of, fields_of, rest_of
 from linn.core.config.units import UNITS_MAX
 from linn.core.errors.tree import ConfigNotLive
-from linn.core.queue.dispatch_order import FIFO, LEVELS_MAX, ORDER_WINDOW
+from linn.core.queue.dispatch_order import FIFO, LEVELS_MAX, ORDER_WINDOW, WEIGHT_MAX, WEIGHTS_MAX
 from linn.core.queue.lease import CONNECTION_WORD, LEASE_MS_MAX, Backoff
 from linn.core.routing.partitioner import DEFAULT_PARTITIONER
 
@@ -48,6 +48,7 @@ Delay = Annotated[int, msgspec.Meta(ge=0, le=LEASE_MS_MAX)]
 RoutingKey = Annotated[str, msgspec.Meta(max_length=1024)]
 Window = Annotated[int, msgspec.Meta(ge=1, le=DAY_MS)]
 Replicas = Annotated[int, msgspec.Meta(ge=1, le=REPLICAS_MAX)]
+Weights = Annotated[dict[str, Annotated[int, msgspec.Meta(ge=1, le=WEIGHT_MAX)]], msgspec.Meta(max_length=WEIGHTS_MAX)]
 Levels = Annotated[int, msgspec.Meta(ge=2, le=LEVELS_MAX)]
 _NOT_LIVE = {"live": False}
 
@@ -246,6 +247,13 @@ class TopicSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
             "order's own."
         ),
     ] = None
+    weights: Annotated[
+        Weights | None,
+        msgspec.Meta(
+            description="Shares of tenants in that order, as `{acme = 3}`: it may have three times as many records in "
+            "flight as one without a weight."
+        ),
+    ] = None
     levels: Annotated[
         Levels | None,
         msgspec.Meta(description="Levels of priority; a higher priority counts as the highest level. Default: 10."),
@@ -324,6 +332,7 @@ NEW_KEYS = (
     "records_max",
     "order",
     "order_by",
+    "weights",
     "levels",
     "order_window",
     "dedup",

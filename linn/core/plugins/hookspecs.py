@@ -79,9 +79,9 @@ def linn_register_semantics() -> SemanticsKind | Sequence[SemanticsKind] | None:
 def linn_register_order() -> OrderKind | Sequence[OrderKind] | None:
     """Register dispatch orders, which choose the next of a queue's ready records: `order =` in a topic.
 
-    The kind has no settings of its own; it says which of `order_by` and `levels` it takes. `make` is called once for
-    each partition of each queue, and again when the order is changed or its index is built anew. The order classifies
-    each batch once, by its header columns, and is asked for each delivery.
+    The kind has no settings of its own; it says which of `order_by`, `weights` and `levels` it takes. `make` is called
+    once for each partition of each queue, and again when the order is changed or its index is built anew. The order
+    classifies each batch once, by its header columns, and is asked for each delivery.
 
     Failure policy: records that an order takes are checked, and skipped if they are not ready; a record that it loses
     is delivered after the next start. An order that raises while a consumer asks ends that delivery together with its

@@ -12,7 +12,7 @@ ready again, and then it adds the record again at once, with the class that it h
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Final, NamedTuple, Protocol
 
@@ -27,6 +27,10 @@ INDEX_RECORD_BYTES: Final = 12
 LEVELS_MAX: Final = 256
 """Limit of the levels of priority: the column of priorities has a byte a record."""
 LEVELS_DEFAULT: Final = 10
+WEIGHTS_MAX: Final = 1_000
+"""Limit of the tenants with a weight: they are part of each description of the topic."""
+WEIGHT_MAX: Final = 1_000
+"""Limit of a weight: with more, the others would be served once in a thousand records."""
 
 
 class Taken(NamedTuple):
@@ -76,6 +80,8 @@ class OrderOptions:
     by: str = ""
     """`order_by`: the origin of a record's class; "": the order's default."""
     levels: int = LEVELS_DEFAULT
+    weights: Mapping[str, int] = field(default_factory=dict)
+    """Shares by the names that `by` finds; 1 for others."""
 
 
 def _takes_any(options: OrderOptions) -> str | None:
@@ -91,7 +97,7 @@ class OrderKind:
     make: Callable[[OrderOptions], DispatchOrder]
     """Makes the order of one partition. Does no I/O."""
     takes: frozenset[str] = frozenset()
-    """The keys of a topic that it uses: of `order_by` and `levels`. Another that is set leads to a warning."""
+    """The keys of a topic that it uses: of `order_by`, `weights`, `levels`. Another that is set leads to a warning."""
     by_problem: Callable[[OrderOptions], str | None] = _takes_any
     """The reason why `order_by` is wrong, worded as the end of a line; None if it is right."""
     needs_key_hashes: bool = False

@@ -94,7 +94,7 @@ class TopicMaker:
         if settings.order == FIFO:
             return None
         kind = self.plugins.orders[settings.order]
-        options = OrderOptions(settings.order_by or "", settings.levels or LEVELS_DEFAULT)
+        options = OrderOptions(settings.order_by or "", settings.levels or LEVELS_DEFAULT, settings.weights or {})
         make = partial(self.plugins.make, kind, options)
         return TopicOrder(kind.name, options, settings.order_window, make, kind.needs_key_hashes)
 
