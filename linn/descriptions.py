@@ -140,7 +140,7 @@ class BindingDescription(TypedDict):
 
 
 class ExchangeDescription(TypedDict):
-    """An exchange; `settings` belong to its type."""
+    """An exchange; `settings` belong to its type, but for `internal`, `delete_when`, `lifetime` where they are set."""
 
     name: str
     type: str

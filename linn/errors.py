@@ -25,6 +25,7 @@ from linn.core.errors.cluster import (
     SecretDiffers,
 )
 from linn.core.errors.inboxes import InboxFull, InboxUnknown, NoReply
+from linn.core.errors.lifetimes import LifetimeUnsupported, TopicExclusive
 from linn.core.errors.messages import MessageInDoubt, StatusUnsupported
 from linn.core.errors.metadata import LeaseLost, MetadataError, MetadataUnavailable, MetadataUnknown, RevisionConflict
 from linn.core.errors.peers import PeerError, PeerRefused, PeerStale, PeerUnknown, PeerUnreachable
@@ -58,6 +59,7 @@ from linn.core.errors.tree import (
     DescriptorsExhausted,
     DiskFull,
     DiskReadOnly,
+    ExchangeInternal,
     ExchangeUnknown,
     FeatureUnsupported,
     FormatUnknown,
@@ -68,7 +70,6 @@ from linn.core.errors.tree import (
     GroupUnknown,
     InterceptorFailed,
     InternalError,
-    LifetimeUnsupported,
     LimitExceeded,
     LinnError,
     LogClosed,
@@ -104,7 +105,6 @@ from linn.core.errors.tree import (
     SubscriptionWrongKind,
     SyncFailed,
     TopicError,
-    TopicExclusive,
     TopicExists,
     TopicFull,
     TopicReplaced,
@@ -154,6 +154,7 @@ __all__ = [
     "DescriptorsExhausted",
     "DiskFull",
     "DiskReadOnly",
+    "ExchangeInternal",
     "ExchangeUnknown",
     "FeatureUnsupported",
     "Forbidden",

@@ -113,7 +113,7 @@ class Admin(Performing):
             type: direct, fanout, topic, headers, content, consistent-hash, or a plugin's.
             alternate: exchange for messages that match no binding.
             bindings: bindings of other exchanges to this one; each with `exchange`, `key`, and arguments of its type.
-            settings: settings of the exchange's type.
+            settings: settings of the exchange's type, and `internal`, `delete_when` or `lifetime`.
 
         Example:
             await client.admin.create_exchange("alerts", type="fanout")

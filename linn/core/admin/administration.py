@@ -48,7 +48,6 @@ from linn.core.cluster.plan import PartPolicy
 from linn.core.config.config import Config
 from linn.core.config.configured import ConfiguredExchange
 from linn.core.config.decoder import encode_settings
-from linn.core.config.tables import ExchangeTable
 from linn.core.connections.connections import Connections
 from linn.core.env.env import Env, Spawn
 from linn.core.env.log_fields import log_fields
@@ -179,7 +178,8 @@ class Administration:
             self._subscriptions,
             self.long_work,
         )
-        self.endings = Endings(self._topics, self._run_change, self.env.clock, self.spawn)
+        self.endings = Endings(self._topics, self._exchanges, self._run_change, self.env.clock, self.spawn)
+        self._exchanges.on_unused = self.endings.exchange_unused
         self.topic_maker.delete_unused = self.endings.delete_unused
         self._logs: LedLogs | None = None
         self._follower: ClusterCatalog | None = None
@@ -191,7 +191,7 @@ class Administration:
             links = self.cluster, lambda: self.links, self.env, self.spawn
             make = partial(Replication, *links)
             self._follower = ClusterCatalog(self.cluster, self.catalog, self._entries, *rooms, self._logs, make)
-            self._topics.elsewhere = self._follower
+            self._topics.elsewhere = self._exchanges.elsewhere = self._follower
             self._entries.lease = self.cluster.session_lease
             self.cluster.policy_of_storage = self._part_policy
             self.cluster.failing_count = self._follower.replication.failing_count
@@ -349,6 +349,8 @@ class Administration:
             # Who is asked as the leader, and is not, or not yet, has no answer.
             if error.leader if passes_on else verb.runs in ("leader", "coordinator") or name is None:
                 raise error
+        if (node := self._exchanges.held_elsewhere(verb, asked)) is not None:
+            raise NotLeader(f"node {node} holds the exchange {asked.target_exchange}", leader=node)
         if verb.merge is not None and name is None and (group := getattr(asked, "group", None)) is not None:
             self.groups.known(group)
 
@@ -462,9 +464,8 @@ class Administration:
         for name in _targets_first({name: _targets_of(exchange) for name, exchange in config.exchanges.items()}):
             exchange = config.exchanges[name]
             if name not in self.catalog.routers:
-                table = encode_settings(ExchangeTable(exchange.kind, exchange.alternate, exchange.bindings))
-                table |= encode_settings(exchange.settings) if exchange.settings is not None else {}
-                await self._run_change(partial(self._exchanges.create, verbs.SettingsChange(name, table)))
+                asked = verbs.SettingsChange(name, exchange.encoded())
+                await self._run_change(partial(self._exchanges.create, asked))
         for name in _targets_first({name: [topic.dead_letter] for name, topic in config.topics.items()}):
             topic = config.topics[name]
             existing = self.catalog.topics.get(name)

@@ -11,8 +11,10 @@ from typing import TypeVar
 
 from linn.core.batch.steps import Steps
 from linn.core.config.topic_settings import BindingSettings
+from linn.core.errors.tree import BindingInvalid
 from linn.core.routing.binding_table import Identity, identity_of
 from linn.core.routing.exchange import Binding, Target
+from linn.core.routing.router import Router
 from linn.core.topics.catalog import Catalog
 
 T = TypeVar("T")
@@ -21,6 +23,13 @@ T = TypeVar("T")
 def binding_to(target: Target, settings: BindingSettings) -> Binding:
     """The binding in the form that its exchange takes."""
     return Binding(target, settings.key, settings.arguments)
+
+
+def check_kept(source: Router, target: Target, *, is_kept: bool) -> None:
+    """Check that no target that is kept over a restart is bound to an exchange that is not. Raises BindingInvalid."""
+    if is_kept and source.is_transient:
+        text = f"exchange {source.name} is not kept over a restart, as {target.name} is: the binding would be lost"
+        raise BindingInvalid(text)
 
 
 def checks(check: Callable[[T], None], things: Iterable[T]) -> Steps[None]:

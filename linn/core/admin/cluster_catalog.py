@@ -136,7 +136,8 @@ class ClusterCatalog:
         settings = settings_of_topics({key: entry}) if entry is not None else {}
         prefix, slash, name = key.partition("/")
         if prefix + slash == EXCHANGE:
-            await self._exchanges.follow(name, entry)
+            if entry is None or not self._is_own(entry):
+                await self._exchanges.follow(name, entry)
         elif prefix + slash in (USER, ROLE):
             await self._users.follow(key, entry)
         elif prefix + slash == TOPIC:
@@ -172,10 +173,14 @@ class ClusterCatalog:
         """See `Elsewhere.number`."""
         return self._node.number
 
-    def hold(self, topic: Topic) -> None:
-        """See `Elsewhere.hold`."""
-        self._node.view.state.check_level(TRANSIENT_LEVEL, "topics that end with a broker")
-        topic.holder = Holder(self._node.number, topic.leader_epoch)
+    def check_level(self, what: str) -> None:
+        """See `Elsewhere.check_level`."""
+        self._node.view.state.check_level(TRANSIENT_LEVEL, what)
+
+    def holder(self, epoch: int) -> Holder:
+        """See `Elsewhere.holder`."""
+        self.check_level("topics and exchanges that end with a broker")
+        return Holder(self._node.number, epoch)
 
     def conditions_of(self, topic: Topic) -> Mapping[str, int]:
         """See `Elsewhere.conditions_of`."""

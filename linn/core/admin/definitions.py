@@ -27,10 +27,11 @@ class DefinitionsAdministration:
     async def export(self, _: verbs.NoArguments, caller: Principal) -> JsonText:
         """Describe all exchanges and topics that the caller may see, at one moment but for the contents of topics.
 
-        Topics that are not kept over a restart are left out.
+        Topics and exchanges that are not kept over a restart are left out.
         """
         self._audit.seen(verbs.EXPORT_DEFINITIONS.name, caller, "", "done")
-        exchanges = await self._exchanges.list_all(verbs.NoArguments(), caller)
+        found = await self._exchanges.list_all(verbs.NoArguments(), caller)
+        exchanges = [exchange for exchange in found if not self._catalog.routers[exchange["name"]].is_transient]
         kept = [name for name, topic in self._catalog.topics.items() if not topic.settings.is_transient]
         topics = await self._list(kept, caller)
         return JsonText(f'{{"exchanges":{json.dumps(exchanges)},"topics":{topics}}}')

@@ -1,8 +1,8 @@
-"""Ends of topics without a request: of those without a use, and of those whose connection is gone.
+"""Ends of topics and exchanges without a request: of those without a use, and of those whose connection is gone.
 
-Laws: the use of a topic is checked in the turn of the change, as a consumer may have come meanwhile. In a cluster its
-leader deletes it, and only as long as it leads: the write names the entry by which it does. A broker that stops deletes
-nothing.
+Laws: their use is checked in the turn of the change, as a consumer or a binding may have come meanwhile. In a cluster
+the leader of a topic deletes it, and only as long as it leads: the write names the entry by which it does. The first
+broker that tries deletes an exchange. A broker that stops deletes nothing.
 """
 
 from __future__ import annotations
@@ -11,31 +11,35 @@ import logging
 from collections.abc import Awaitable, Callable
 from functools import partial
 
+from linn.core.admin.exchanges import ExchangeAdministration
 from linn.core.admin.topics import TopicAdministration
 from linn.core.env.env import Clock, Spawn
 from linn.core.env.log_fields import log_fields
 from linn.core.errors.metadata import MetadataError
-from linn.core.errors.tree import BrokerStopping
+from linn.core.errors.tree import BrokerStopping, TopicError
 from linn.core.ports.principal import Principal
+from linn.core.routing.router import Router
 from linn.core.topics.topic import Topic
 
 RETRY_S = 5.0
-"""Pause before a topic without its connection is deleted again, as the metadata store could not be reached."""
+"""Pause before a deletion is tried again, because the metadata store could not be reached."""
 
 logger = logging.getLogger("linn.administration")
 
 
 class Endings:
-    """The topics of a broker that end by themselves."""
+    """The topics and exchanges of a broker that end by themselves."""
 
     def __init__(
         self,
         topics: TopicAdministration,
+        exchanges: ExchangeAdministration,
         run_change: Callable[[Callable[[], Awaitable[None]]], Awaitable[None]],
         clock: Clock,
         spawn: Spawn,
     ) -> None:
         self._topics = topics
+        self._exchanges = exchanges
         self._run_change = run_change
         self._clock = clock
         self._spawn = spawn
@@ -51,17 +55,25 @@ class Endings:
     def session_ended(self, owner: Principal) -> None:
         """Delete the topics that end with a session, soon."""
         for topic in self._topics.owned.pop(id(owner), ()):
-            self._spawn(partial(self._delete_owned, topic))
+            self._spawn(partial(self._end, f"topic {topic.name}", partial(self._topics.end, topic)))
 
-    async def _delete_owned(self, topic: Topic) -> None:
+    def exchange_unused(self, router: Router) -> None:
+        """Delete an exchange that has lost its last binding, soon; in a cluster the first broker to do so does it."""
+        self._spawn(partial(self._end, f"exchange {router.name}", partial(self._exchanges.end_unused, router)))
+
+    async def _end(self, name: str, end: Callable[[], Awaitable[None]]) -> None:
         while True:
             try:
-                await self._run_change(partial(self._topics.end, topic))
+                await self._run_change(end)
             except BrokerStopping:
-                return  # It ends with the broker.
+                return
             except MetadataError as error:
-                text = "topic %(topic)s ends later, with its connection gone: %(error)s"
-                logger.warning(text, {"topic": topic.name} | log_fields(error))
+                logger.warning(
+                    "%(name)s is to be deleted, and is tried again: %(error)s", {"name": name} | log_fields(error)
+                )
                 await self._clock.sleep(RETRY_S)
+            except TopicError as error:
+                logger.info("%(name)s is not deleted: %(error)s", {"name": name} | log_fields(error))
+                return
             else:
                 return

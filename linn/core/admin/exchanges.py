@@ -11,14 +11,15 @@ from __future__ import annotations
 
 import json
 import logging
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial
 from typing import Any, NamedTuple
 
 import msgspec
 
 from linn import rights, verbs
-from linn.core.admin.binding_changes import bind, binding_to, checks, rebind, unbind
+from linn.core.admin.binding_changes import bind, binding_to, check_kept, checks, rebind, unbind
+from linn.core.admin.elsewhere import Elsewhere
 from linn.core.admin.entry_store import EntryStore
 from linn.core.admin.stored_entries import EXCHANGE
 from linn.core.config.checks import NoSettings
@@ -48,6 +49,7 @@ from linn.core.routing.exchange import Binding, Target
 from linn.core.routing.router import Router
 from linn.core.security.access import Access
 from linn.core.topics.catalog import Catalog
+from linn.core.topics.holder import HOLDER, Holder, holder_of
 from linn.core.topics.topic_maker import PluginMaker
 from linn.descriptions import BindingDescription, ExchangeDescription
 
@@ -80,8 +82,14 @@ class ExchangeAdministration:
         self._entries = entries
         self._routers = catalog.routers
         self._bindings_to_exchange: dict[str, BindingsTo] = {}
-        self._made_live: set[str] = set()
-        """Exchanges that are not in the TOML file; their settings are in the store."""
+        self._tables: dict[str, ExchangeTable] = {}
+        """The keys that exchanges of all types have, of exchanges that are not in the TOML file; they are stored."""
+        self._holders: dict[str, Holder] = {}
+        """The nodes with which transient exchanges end, in a cluster."""
+        self.elsewhere: Elsewhere | None = None
+        """The cluster; None: this broker is alone."""
+        self.on_unused: Callable[[Router], None] = lambda router: None
+        """Called when the last binding of an exchange was removed that is to end with it."""
 
     # --- start ---
 
@@ -90,12 +98,15 @@ class ExchangeAdministration:
         entries = {key.removeprefix(EXCHANGE): entry for key, entry in stored.items() if key.startswith(EXCHANGE)}
         heads: dict[str, ExchangeTable] = {}
         for name, configured in self._config.exchanges.items():
-            self._routers[name] = self._new_router(name, configured.kind, configured.settings)
-            heads[name] = ExchangeTable(configured.kind, configured.alternate, configured.bindings)
+            self._routers[name] = self._new_router(name, configured.table, configured.settings)
+            heads[name] = configured.table
         for name, entry in entries.items():
+            holder = holder_of(entry)
+            if holder is not None and self.elsewhere is not None and holder.node == self.elsewhere.number:
+                continue  # The last process of this broker had it; the entry ends in a moment.
             if name not in heads and entry.get("settings") is not None:
                 heads[name], self._routers[name] = self._decode(name, entry["settings"])
-                self._made_live.add(name)
+                self._note(name, heads[name], holder)
         for name, head in heads.items():
             if head.alternate is not None:
                 self._recover_alternate(self._routers[name], head.alternate)
@@ -122,6 +133,9 @@ class ExchangeAdministration:
             try:
                 self.router(binding.exchange).bind(binding_to(Target(name, is_exchange=True), binding))
             except (ExchangeUnknown, BindingInvalid) as error:
+                if isinstance(error, ExchangeUnknown) and self.elsewhere is not None:
+                    made.append(binding)  # It takes effect when the exchange is made, as at the brokers that run.
+                    continue
                 about = {"exchange": name, "source": binding.exchange} | log_fields(error)
                 logger.warning("a binding of exchange %(exchange)s to %(source)s is left out: %(error)s", about)
             else:
@@ -139,28 +153,34 @@ class ExchangeAdministration:
                 await self._drop(router)
             return
         head, made = self._decode(name, entry["settings"])
+        self._note(name, head, holder_of(entry))
         if router is None or (router.kind, router.settings) != (made.kind, made.settings):
             self._routers[name] = router = made
-            self._made_live.add(name)
             if head.alternate is not None:
                 self._recover_alternate(made, head.alternate)
             await self._bind_again(name)
         live = [msgspec.convert(binding, BindingSettings) for binding in entry["live_bindings"]]
         before = self._bindings_to_exchange.get(name, BindingsTo())
         self._bindings_to_exchange[name] = now = BindingsTo(head.bindings, live)
-        change = rebind(self._catalog, Target(name, is_exchange=True), now.all(), before.all())
+        there = [binding for binding in now.all() if binding.exchange in self._routers]
+        change = rebind(self._catalog, Target(name, is_exchange=True), there, before.all())
         await self._long_work.run(change, immediate=True)
         self._catalog.exchanges.changed()
 
     async def _bind_again(self, name: str) -> None:
-        """Bind to a new exchange all that is bound to its name."""
+        """Bind to a new exchange all that is bound to its name, and that it takes."""
         for topic in self._catalog.topics.values():
-            bindings = [it for it in (*topic.settings.bindings, *topic.live_bindings) if it.exchange == name]
-            await self._long_work.run(bind(self._catalog, Target(topic.name), bindings), immediate=True)
-        for other, bound in self._bindings_to_exchange.items():
-            bindings = [it for it in bound.all() if it.exchange == name]
-            target = Target(other, is_exchange=True)
-            await self._long_work.run(bind(self._catalog, target, bindings), immediate=True)
+            await self._bind_to(Target(topic.name), name, (*topic.settings.bindings, *topic.live_bindings))
+        for other, bound in list(self._bindings_to_exchange.items()):
+            await self._bind_to(Target(other, is_exchange=True), name, bound.all())
+
+    async def _bind_to(self, target: Target, name: str, bindings: Iterable[BindingSettings]) -> None:
+        for binding in [it for it in bindings if it.exchange == name]:
+            try:
+                await self._long_work.run(bind(self._catalog, target, [binding]), immediate=True)
+            except BindingInvalid as error:
+                about = {"target": target.name, "exchange": name} | log_fields(error)
+                logger.warning("a binding of %(target)s to %(exchange)s is left out: %(error)s", about)
 
     # --- exchanges ---
 
@@ -171,12 +191,23 @@ class ExchangeAdministration:
             raise ExchangeUnknown(f'there is no exchange "{name[:80]}"')
         return router
 
-    def _new_router(self, name: str, kind_name: str, settings: Any) -> Router:
+    def _new_router(self, name: str, table: ExchangeTable, settings: Any) -> Router:
         plugins, graph = self._plugins, self._catalog.exchanges
-        kind = plugins.exchanges[kind_name]
-        shown = encode_settings(settings) if settings is not None else {}
+        kind = plugins.exchanges[table.type]
+        shown = table.further | (encode_settings(settings) if settings is not None else {})
         make = partial(plugins.make, kind, name, settings)
-        return Router(name, kind_name, make, graph, settings=shown, owner=plugins.owner_of(kind))
+        router = Router(name, table.type, make, graph, settings=shown, owner=plugins.owner_of(kind))
+        router.is_internal, router.is_transient = table.internal, table.is_transient
+        if table.delete_when == "unused":
+            router.on_unused = lambda: self.on_unused(router)
+        return router
+
+    def _note(self, name: str, table: ExchangeTable, holder: Holder | None) -> None:
+        """Note the keys of an exchange that is stored, and its holder."""
+        self._forget(name)
+        self._tables[name] = table
+        if holder is not None:
+            self._holders[name] = holder
 
     def _decode(self, name: str, table: Mapping[str, Any]) -> tuple[ExchangeTable, Router]:
         """The exchange that an `[exchanges.NAME]` table describes. Raises ConfigError, PluginUnknown."""
@@ -188,11 +219,11 @@ class ExchangeAdministration:
         settings = decode_settings(kind.settings or NoSettings, own, path, problems, also_known=keys)
         if any(secrets_in(settings)):
             raise ConfigNotLive(f"{dotted(path)}: has a secret, which {FILE_ONLY}")
-        return head, self._new_router(name, head.type, settings if kind.settings else None)
+        return head, self._new_router(name, head, settings if kind.settings else None)
 
-    def _check_alternate(self, name: str, alternate: str) -> None:
-        if alternate != name:
-            self.router(alternate)
+    def _check_alternate(self, name: str, alternate: str, *, is_transient: bool = True) -> None:
+        if alternate != name and self.router(alternate).is_transient and not is_transient:
+            raise ConfigError(f"exchanges.{name}.alternate: {alternate} is not kept over a restart, as {name} is")
         self._catalog.exchanges.check_link(name, alternate)
 
     async def create(self, asked: verbs.SettingsChange) -> verbs.Created:
@@ -212,8 +243,12 @@ class ExchangeAdministration:
                 return {"created": False}
             raise TopicExists(f"exchange {name} exists with other settings: {different}")
         if head.alternate is not None:
-            self._check_alternate(name, head.alternate)
+            self._check_alternate(name, head.alternate, is_transient=head.is_transient)
             router.alternate = head.alternate
+        holder = None
+        if self.elsewhere is not None and head.further:
+            self.elsewhere.check_level("such exchanges")
+            holder = self.elsewhere.holder(0) if head.is_transient else None
         target = Target(name, is_exchange=True)
         bindings = [binding_to(target, binding) for binding in head.bindings]
 
@@ -224,15 +259,16 @@ class ExchangeAdministration:
         await self._long_work.run(checks(check, pairs), immediate=True)
         if asked.validate_only:
             return {"created": True}
-        self._made_live.add(name)
+        self._note(name, head, holder)
         try:
             await self._save(router, head.bindings, ())
         except LinnError:
-            self._made_live.discard(name)
+            self._forget(name)
             raise
         self._bindings_to_exchange[name] = BindingsTo(head.bindings)
         self._routers[name] = router
         await self._long_work.run(bind(self._catalog, target, head.bindings), immediate=True)
+        await self._bind_again(name)
         self._catalog.exchanges.changed()
         return {"created": True}
 
@@ -240,6 +276,7 @@ class ExchangeAdministration:
         """Check that `source` may send to an exchange that does not exist yet; its alternate is checked elsewhere."""
         if source != router.name:
             self.router(source).check(binding)
+            check_kept(self.router(source), binding.target, is_kept=not router.is_transient)
         self._catalog.exchanges.check_link(source, router.name)
         if router.alternate is not None:
             self._catalog.exchanges.check_link(source, router.alternate)
@@ -252,6 +289,13 @@ class ExchangeAdministration:
             targets = {target.name for target in bound if caller.access.may(rights.SEE, *_resource(target))}
             shown = ", ".join(sorted(targets)[:10]) or "others"
             raise TopicError(f"exchange {router.name} still has bindings: {shown}")
+        self._check_unnamed(router, caller)
+        if not asked.validate_only:
+            await self._delete(router)
+        return {}
+
+    def _check_unnamed(self, router: Router, caller: Principal) -> None:
+        """Check that no setting names an exchange. Raises TopicError."""
         users = self._catalog.exchanges.alternate_of(router.name)
         if users:
             shown = caller.access.shown(rights.EXCHANGE, users)
@@ -261,19 +305,32 @@ class ExchangeAdministration:
         if users:
             shown = caller.access.shown(rights.TOPIC, users)
             raise TopicError(f"exchange {router.name} takes the dead letters of {shown}")
-        if asked.validate_only:
-            return {}
+
+    async def end_unused(self, router: Router) -> None:
+        """Delete an exchange unless it has a binding again, or another broker has deleted it.
+
+        Raises TopicError: a setting names it. StorageError, MetadataError.
+        """
+        if self._routers.get(router.name) is router and not router.bindings():
+            self._check_unnamed(router, Principal(""))
+            await self._delete(router)
+            logger.info("exchange %(exchange)s was deleted with its last binding", {"exchange": router.name})
+
+    async def _delete(self, router: Router) -> None:
         await self._entries.remove(EXCHANGE + router.name)
         await self._drop(router)
-        return {}
 
     async def _drop(self, router: Router) -> None:
         target = Target(router.name, is_exchange=True)
         bindings = self._bindings_to_exchange.pop(router.name).all()
         await self._long_work.run(unbind(self._catalog, target, bindings), immediate=True)
         del self._routers[router.name]
-        self._made_live.discard(router.name)
+        self._forget(router.name)
         self._catalog.exchanges.changed()
+
+    def _forget(self, name: str) -> None:
+        self._tables.pop(name, None)
+        self._holders.pop(name, None)
 
     async def show(self, asked: verbs.Named, caller: Principal) -> ExchangeDescription:
         """One exchange."""
@@ -288,10 +345,18 @@ class ExchangeAdministration:
         self, router: Router, declared: tuple[BindingSettings, ...], live: Sequence[BindingSettings]
     ) -> None:
         entry: dict[str, Any] = {"live_bindings": live}
-        if router.name in self._made_live:
-            head = ExchangeTable(router.kind, router.alternate, declared)
-            entry["settings"] = {**encode_settings(head), **router.settings}
-        await self._entries.put(EXCHANGE + router.name, entry)
+        if (table := self._tables.get(router.name)) is not None:
+            table = msgspec.structs.replace(table, alternate=router.alternate, bindings=declared)
+            entry["settings"] = table.encoded(router.settings)
+        if (holder := self._holders.get(router.name)) is not None:
+            entry[HOLDER] = holder
+        await self._entries.put(EXCHANGE + router.name, entry, is_transient=router.is_transient)
+
+    def held_elsewhere(self, verb: verbs.Verb[Any, Any], asked: Any) -> int | None:
+        """The node that alone writes the entry of the exchange that a verb changes; None: any broker does."""
+        name = asked.target_exchange if verb in (verbs.BIND, verbs.UNBIND) else None
+        holder = self._holders.get(name) if name is not None else None
+        return None if holder is None or self.elsewhere is None or holder.node == self.elsewhere.number else holder.node
 
     # --- bindings ---
 
@@ -300,6 +365,7 @@ class ExchangeAdministration:
         target, settings = self._decode_binding(asked)
         source, binding = self.router(settings.exchange), binding_to(target, settings)
         source.check(binding)
+        check_kept(source, target, is_kept=self._is_kept(target))
         declared, live = self._bindings_to(target)
         created = settings not in declared and settings not in live
         if asked.validate_only:
@@ -321,6 +387,11 @@ class ExchangeAdministration:
             await self._keep(target, tuple(binding for binding in declared if binding != settings), kept)
         self.router(settings.exchange).unbind(binding_to(target, settings))
         return {"deleted": deleted}
+
+    def _is_kept(self, target: Target) -> bool:
+        if target.is_exchange:
+            return not self.router(target.name).is_transient
+        return not self._catalog.topic(target.name).settings.is_transient
 
     def _bindings_to(self, target: Target) -> tuple[tuple[BindingSettings, ...], Sequence[BindingSettings]]:
         """The bindings to a target: the bindings in its settings, and the live bindings."""

@@ -104,20 +104,20 @@ def _checked(key: str, entry: object) -> TopicSettings | None:
     is_topic = prefix + slash == TOPIC
     if not isinstance(entry, dict):
         raise ValueError("it is not a JSON object")
-    beside = {"live_keys", "unfinished", "subscriptions", HOLDER} if is_topic else set()
+    beside = {"live_keys", "unfinished", "subscriptions", HOLDER} if is_topic else {HOLDER}
     if entry.keys() - beside not in (_TOPIC_KEYS if is_topic else _EXCHANGE_KEYS):
         raise ValueError("its keys are wrong")
     for mark in ("deleted", "unfinished"):
         if entry.get(mark, True) is not True:
             raise ValueError(f"{mark} is not true")
     msgspec.convert(entry["live_bindings"], list[BindingSettings])
+    holder_of(entry)
     if is_topic:
         if not isinstance(entry["id"], str) or str(UUID(entry["id"])) != entry["id"]:
             raise ValueError("its id is not a UUID")
         if (wrong := live_keys_problem(entry.get("live_keys", []))) is not None:
             raise ValueError(wrong)
         decode_entries(entry.get("subscriptions", {}))
-        holder_of(entry)
         settings = _decoded(TopicSettings, entry["settings"], ("topics", name))
         for key, table in settings.services.items():
             if not isinstance(table, dict):  # Other keys are tables of services.

@@ -12,13 +12,14 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Collection, Iterable, Mapping, Sequence
-from typing import Any, NamedTuple, Protocol
+from typing import Any, NamedTuple
 from uuid import UUID
 
 import msgspec
 
 from linn import rights, verbs
-from linn.core.admin.binding_changes import bind, binding_to, checks, rebind, unbind
+from linn.core.admin.binding_changes import bind, binding_to, check_kept, checks, rebind, unbind
+from linn.core.admin.elsewhere import Elsewhere
 from linn.core.admin.entry_store import NO_CONDITIONS, EntryStore, stored_topic
 from linn.core.admin.log_examination import examine_logs
 from linn.core.admin.stored_entries import TOPIC
@@ -40,13 +41,13 @@ from linn.core.config.topic_settings import (
 )
 from linn.core.env.env import Rng
 from linn.core.env.log_fields import log_fields
+from linn.core.errors.lifetimes import LifetimeUnsupported
 from linn.core.errors.names import AUDIT_TOPIC
 from linn.core.errors.tree import (
     BindingInvalid,
     ConfigError,
     ConfigNotLive,
     ExchangeUnknown,
-    LifetimeUnsupported,
     LinnError,
     StorageError,
     SyncFailed,
@@ -90,32 +91,6 @@ class StoredTopics(NamedTuple):
     """Their named subscriptions."""
     internal: Collection[str]
     """Internal topics that there are, or may be; see `examine_logs`."""
-
-
-class Elsewhere(Protocol):
-    """A cluster, which decides where topics are open."""
-
-    @property
-    def number(self) -> int:
-        """The number of this broker's node."""
-
-    def hold(self, topic: Topic) -> None:
-        """Make this broker the holder of a new transient topic. Raises LevelTooLow."""
-
-    def conditions_of(self, topic: Topic) -> Mapping[str, int]:
-        """Conditions of a write that hold as long as this broker leads a topic. Raises NotLeader."""
-
-    def close(self, topic: Topic) -> None:
-        """Close a new topic until its leader is known."""
-
-    async def forget(self, topic: Topic) -> None:
-        """Delete the logs of a topic that is gone. Raises SyncFailed."""
-
-    async def count_nodes(self, enough: int) -> int:
-        """Count the nodes that the cluster knows, alive or not, by the metadata store itself unless there are `enough`.
-
-        Raises MetadataError, MetadataInvalid.
-        """
 
 
 class TopicAdministration:
@@ -234,7 +209,7 @@ class TopicAdministration:
         topic.live_keys = live_keys
         live = [msgspec.convert(binding, BindingSettings) for binding in entry.get("live_bindings", ())]
         topic.live_bindings = self._fitting(name, live)
-        for binding in topic.live_bindings:
+        for binding in self._known_of(topic.live_bindings):
             self._catalog.router(binding.exchange).bind(binding_to(Target(name), binding))
         await self._subscriptions.finish_dropping(topic)
         if (before, stored_keys, entries) == (settings, live_keys, topic.entries):
@@ -260,12 +235,17 @@ class TopicAdministration:
         return settings
 
     def _fitting(self, name: str, bindings: Sequence[BindingSettings]) -> list[BindingSettings]:
-        """The bindings of a topic that the present exchanges accept; other bindings are left out with a warning."""
+        """The bindings of a topic that the present exchanges accept; other bindings are left out with a warning. In a
+        cluster those of unknown exchanges stay, as at the brokers that run: see `_known_of`.
+        """
         kept = []
         for binding in bindings:
             try:
                 self._catalog.router(binding.exchange).check(binding_to(Target(name), binding))
             except (ExchangeUnknown, BindingInvalid) as error:
+                if isinstance(error, ExchangeUnknown) and self.elsewhere is not None:
+                    kept.append(binding)
+                    continue
                 about = {"topic": name, "exchange": binding.exchange} | log_fields(error)
                 logger.warning("a binding of topic %(topic)s to %(exchange)s is left out: %(error)s", about)
             else:
@@ -303,8 +283,12 @@ class TopicAdministration:
         """
         if not settings.is_transient:
             target = self._catalog.topics.get(settings.dead_letter or "")
+            router = self._catalog.routers.get(settings.dead_letter_exchange or "")
             if target is not None and target.settings.is_transient:
                 raise ConfigError(f"topics.{name}.dead_letter: {target.name} is not kept over a restart, as {name} is")
+            if router is not None and router.is_transient:
+                text = f"{router.name} is not kept over a restart, as {name} is"
+                raise ConfigError(f"topics.{name}.dead_letter_exchange: {text}")
             return
         if self._maker.engine(settings.storage or TRANSIENT_STORAGE).capabilities.survives_restart:
             raise LifetimeUnsupported(f'topics.{name}: lifetime = "{settings.lifetime}" is for topics in memory')
@@ -322,7 +306,7 @@ class TopicAdministration:
         if topic is None:
             topic = await self._open_topic(name, settings, UUID(entry["id"]), entries, holder_of(entry))
             topic.live_keys, topic.live_bindings = tuple(entry.get("live_keys", ())), live
-            await self._long_work.run(bind(self._catalog, Target(name), live), immediate=True)
+            await self._long_work.run(bind(self._catalog, Target(name), self._known_of(live)), immediate=True)
             return
         changed = self._check_change(name, topic.settings, settings)
         before = (*topic.settings.bindings, *topic.live_bindings)
@@ -336,8 +320,12 @@ class TopicAdministration:
         topic.interceptors, topic.live_keys = interceptors, tuple(entry.get("live_keys", ()))
         topic.live_bindings = live
         self._tell_of_change(topic, changed)
-        now = (*settings.bindings, *live)
+        now = self._known_of((*settings.bindings, *live))
         await self._long_work.run(rebind(self._catalog, Target(name), now, before), immediate=True)
+
+    def _known_of(self, bindings: Iterable[BindingSettings]) -> list[BindingSettings]:
+        """The bindings whose exchanges are there; the others take effect when these are made."""
+        return [binding for binding in bindings if binding.exchange in self._catalog.routers]
 
     async def drop(self, topic: Topic) -> None:
         """Remove a topic, but not its logs."""
@@ -375,7 +363,7 @@ class TopicAdministration:
                 existing.use.renew()
                 return {"created": False}
             raise TopicExists(f"topic {name} exists with other settings: {differences(existing.settings, settings)}")
-        await self._check_bindings(name, settings.bindings)
+        await self._check_bindings(name, settings)
         if not of_file:
             await self._check_nodes(name, settings, {"min_in_sync", *table})
         if asked.validate_only:
@@ -388,7 +376,7 @@ class TopicAdministration:
         if self.elsewhere is not None and not settings.is_transient:
             return await self._create_closed(topic, live_keys, self.elsewhere)
         if self.elsewhere is not None:
-            self.elsewhere.hold(topic)
+            topic.holder = self.elsewhere.holder(topic.leader_epoch)
         entry = stored_topic(topic, await self._entries.table(name, settings), (), live_keys)
         if not settings.is_transient:
             # A start drops the topic until the entry is complete: creation may fail before a client is answered.
@@ -466,7 +454,7 @@ class TopicAdministration:
         check_entries(topic.name, settings, topic.entries)
         if "bindings" in changed:
             caller.access.check_all(Need(rights.BIND, rights.EXCHANGE, binding.exchange) for binding in bindings)
-            await self._check_bindings(topic.name, settings.bindings)
+            await self._check_bindings(topic.name, settings)
         before, live_keys = topic.settings, live_keys_after(topic.live_keys, changes)
         interceptors = self._maker.interceptors(topic.name, settings)
         warnings = warnings_of(topic.name, self._config, settings, changes)
@@ -521,7 +509,7 @@ class TopicAdministration:
         name, settings = topic.name, topic.settings
         self._catalog.topics[name] = topic
         self._catalog.exchanges.changed()
-        await self._long_work.run(bind(self._catalog, Target(name), settings.bindings), immediate=True)
+        await self._long_work.run(bind(self._catalog, Target(name), self._known_of(settings.bindings)), immediate=True)
         self._services.topic_changed(name, topic)
         self._observers.topic_created(name, settings)
 
@@ -533,12 +521,14 @@ class TopicAdministration:
         self._services.topic_changed(topic.name, None)
         self._catalog.exchanges.changed()
 
-    async def _check_bindings(self, name: str, bindings: Iterable[BindingSettings]) -> None:
+    async def _check_bindings(self, name: str, settings: TopicSettings) -> None:
 
         def check(binding: BindingSettings) -> None:
-            self._catalog.router(binding.exchange).check(binding_to(Target(name), binding))
+            router = self._catalog.router(binding.exchange)
+            router.check(made := binding_to(Target(name), binding))
+            check_kept(router, made.target, is_kept=not settings.is_transient)
 
-        await self._long_work.run(checks(check, bindings), immediate=True)
+        await self._long_work.run(checks(check, settings.bindings), immediate=True)
 
     async def delete(self, asked: verbs.NamedChange, caller: Principal) -> verbs.TopicDeleted:
         name = asked.name

@@ -32,8 +32,6 @@ from linn.core.cluster.folder import Folder, FolderNote
 from linn.core.cluster.node import ID_BYTES
 from linn.core.cluster.placement import part_key
 from linn.core.config.config import Config
-from linn.core.config.decoder import encode_settings
-from linn.core.config.tables import ExchangeTable
 from linn.core.env.env import Env, Spawn
 from linn.core.errors.cluster import ClusterForeign
 from linn.core.errors.names import AUDIT_TOPIC
@@ -112,10 +110,8 @@ class WorkerFolders:
                 entries[part_key(value["id"])] = part
         for name, exchange in self._config.exchanges.items():
             # A broker alone stores of these only what is not in its file.
-            table = encode_settings(ExchangeTable(exchange.kind, exchange.alternate, exchange.bindings))
-            table |= encode_settings(exchange.settings) if exchange.settings is not None else {}
             stored = catalog.get(EXCHANGE + name, {"live_bindings": []})
-            entries[EXCHANGE + name] = {**stored, "settings": table}
+            entries[EXCHANGE + name] = {**stored, "settings": exchange.encoded()}
         return entries
 
     async def check_count(self, store: MetadataStore, count: int) -> None:

@@ -391,8 +391,11 @@ class ConfigChecker:
             head, own = self._split(ExchangeTable, table, path)
             if head is not None:
                 settings = self._kind_settings(self._kinds.exchanges, head.type, own, (*path, "type"), ExchangeTable)
-                found[name] = ConfiguredExchange(name, head.type, settings, head.alternate, head.bindings)
+                found[name] = ConfiguredExchange(name, head.type, settings, head)
                 heads[name] = head
+                if head.lifetime != "kept":
+                    text = "an exchange of the file is kept: make this one live"
+                    self.problems.add((*path, "lifetime"), text)
         check_links(heads, self.names("exchanges"), self.problems)
         return found
 

@@ -5,6 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
+from linn.core.config.decoder import encode_settings
+from linn.core.config.tables import ExchangeTable
 from linn.core.config.topic_settings import BindingSettings
 from linn.core.env.secret import Secret
 from linn.core.metadata.levels import LEVEL
@@ -25,9 +27,22 @@ class Configured:
 class ConfiguredExchange(Configured):
     """An `[exchanges.NAME]` table."""
 
-    alternate: str | None = None
-    bindings: tuple[BindingSettings, ...] = ()
-    """Bindings of this exchange to other exchanges."""
+    table: ExchangeTable
+    """The keys that exchanges of all types have."""
+
+    @property
+    def alternate(self) -> str | None:
+        """The exchange for messages that match no binding."""
+        return self.table.alternate
+
+    @property
+    def bindings(self) -> tuple[BindingSettings, ...]:
+        """Bindings of this exchange to other exchanges."""
+        return self.table.bindings
+
+    def encoded(self) -> dict[str, Any]:
+        """The whole table."""
+        return self.table.encoded(encode_settings(self.settings) if self.settings is not None else {})
 
 
 @dataclass(frozen=True, slots=True)

@@ -7,7 +7,17 @@ from typing import Annotated, Any, Literal
 
 import msgspec
 
-from linn.core.config.topic_settings import DAY_MS, BindingSettings, Count, Replicas, Retention, Size, TopicSettings
+from linn.core.config.decoder import encode_settings
+from linn.core.config.topic_settings import (
+    DAY_MS,
+    BindingSettings,
+    Count,
+    DeleteWhen,
+    Replicas,
+    Retention,
+    Size,
+    TopicSettings,
+)
 from linn.core.config.units import UNITS_MAX
 from linn.core.env.secret import Secret
 from linn.core.env.tls import ClientCertificate, Version
@@ -300,6 +310,9 @@ class AuthorizerTable(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     ] = None
 
 
+ExchangeLifetime = Literal["kept", "broker"]
+
+
 class ExchangeTable(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """`[exchanges.NAME]`: an exchange, to which topics and other exchanges bind."""
 
@@ -317,6 +330,41 @@ class ExchangeTable(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         tuple[BindingSettings, ...],
         msgspec.Meta(description="Bindings of other exchanges to this one, as an array of tables."),
     ] = ()
+    internal: Annotated[
+        bool,
+        msgspec.Meta(description="Refuse what clients publish to it: messages come from other exchanges alone."),
+    ] = False
+    delete_when: Annotated[
+        DeleteWhen,
+        msgspec.Meta(description="Delete the exchange with its last binding, and not before there was one, or never."),
+    ] = "never"
+    lifetime: Annotated[
+        ExchangeLifetime,
+        msgspec.Meta(
+            description="Keep the exchange over restarts, or as long as the broker runs that made it. Only for "
+            "exchanges that are made live."
+        ),
+    ] = "kept"
+
+    @property
+    def is_transient(self) -> bool:
+        """Whether the exchange ends with the broker that made it."""
+        return self.lifetime != "kept"
+
+    @property
+    def further(self) -> dict[str, Any]:
+        """The keys that are stored and shown only where they are set: brokers below level 3 do not know them."""
+        encoded = encode_settings(self)
+        return {key: encoded[key] for key in _FURTHER if encoded[key] != _FURTHER[key]}
+
+    def encoded(self, own: Mapping[str, Any]) -> dict[str, Any]:
+        """The whole table, with the settings of its type."""
+        table = encode_settings(self)
+        return {key: table[key] for key in table if key not in _FURTHER} | self.further | dict(own)
+
+
+_FURTHER = {"internal": False, "delete_when": "never", "lifetime": "kept"}
+"""With their defaults."""
 
 
 class GroupTable(msgspec.Struct, frozen=True, forbid_unknown_fields=True):

@@ -352,18 +352,6 @@ class TopicExists(TopicError):
     code = "topic.exists"
 
 
-class TopicExclusive(TopicError):
-    """The topic belongs to another connection, which alone may consume it."""
-
-    code = "topic.exclusive"
-
-
-class LifetimeUnsupported(TopicError):
-    """A topic that ends with the broker or with a connection can't be on a disk."""
-
-    code = "topic.lifetime_unsupported"
-
-
 class TopicFull(TopicError):
     """The topic is at its limit and its `overflow` is `reject`."""
 
@@ -381,6 +369,12 @@ class ExchangeUnknown(TopicError):
     """There is no exchange of that name."""
 
     code = "exchange.unknown"
+
+
+class ExchangeInternal(TopicError):
+    """The exchange is internal: it takes messages from other exchanges, and not from clients."""
+
+    code = "exchange.internal"
 
 
 class Unroutable(TopicError):

@@ -37,6 +37,7 @@ from linn.core.errors.messages import MessageInDoubt
 from linn.core.errors.replication import NotLeader
 from linn.core.errors.tree import (
     BatchMalformed,
+    ExchangeInternal,
     FeatureUnsupported,
     LinnError,
     MessageInvalid,
@@ -225,8 +226,11 @@ class Plan:
             return (yield from self._among(chosen, lambda name: range(batch.count), refusals))
         if request.target == DEFAULT_EXCHANGE and not self._access.is_full:
             yield from self._check_topics(batch)
+        router = self._catalog.router(request.target)
+        if router.is_internal and not is_internal(batch.producer_id):
+            raise ExchangeInternal(f"exchange {router.name} is internal: it takes messages from other exchanges alone")
         try:
-            routed = yield from self._catalog.router(request.target).route_steps(batch, budget)
+            routed = yield from router.route_steps(batch, budget)
             if routed.errors:
                 refusals += routed.refusals()
             parts = (yield from routed.part_steps(budget)) if not refusals else []

@@ -87,6 +87,13 @@ class Router:
         self.kind = kind
         self.alternate = alternate
         self.settings = settings or {}
+        self.is_internal = False
+        """Whether clients can't publish to it."""
+        self.is_transient = False
+        """Whether it ends with the broker that made it."""
+        self.on_unused: Callable[[], None] | None = None
+        """Called when the last binding was removed."""
+        self._is_bound = False
         self._owner = owner
         self._make = make
         self._exchange = exchange = make()
@@ -117,6 +124,7 @@ class Router:
         """Add a binding. Raises BindingInvalid."""
         self._check_target(binding.target)
         self._exchange.bind(binding)
+        self._is_bound = True
         if binding.target.is_exchange and self._exits is not None:
             self._exits.add(binding.target.name)
         self._graph.changed()
@@ -127,6 +135,9 @@ class Router:
         if binding.target.is_exchange:
             self._exits = None
         self._graph.changed()
+        if self.on_unused is not None and self._is_bound and not self.bindings():
+            self._is_bound = False
+            self.on_unused()
 
     def bindings(self) -> Sequence[Binding]:
         """All bindings."""

@@ -9,7 +9,8 @@ from linn.core.config.topic_settings import TopicSettings
 from linn.core.env.alarm import Alarm
 from linn.core.env.env import Clock, Spawn
 from linn.core.env.log_fields import log_fields
-from linn.core.errors.tree import BrokerStopping, LinnError, TopicExclusive
+from linn.core.errors.lifetimes import TopicExclusive
+from linn.core.errors.tree import BrokerStopping, LinnError
 from linn.core.ports.principal import Principal
 from linn.core.queue.queue import Queue
 
