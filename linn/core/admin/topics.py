@@ -235,8 +235,9 @@ class TopicAdministration:
         return settings
 
     def _fitting(self, name: str, bindings: Sequence[BindingSettings]) -> list[BindingSettings]:
-        """The bindings of a topic that the present exchanges accept; other bindings are left out with a warning. In a
-        cluster those of unknown exchanges stay, as at the brokers that run: see `_known_of`.
+        """The bindings of a topic that the present exchanges accept; other bindings are left out with a warning.
+
+        In a cluster bindings of unknown exchanges stay, as they do at the brokers that run: see `_known_of`.
         """
         kept = []
         for binding in bindings:
