@@ -9,6 +9,7 @@ from collections.abc import Sequence
 
 import pytest
 import trio
+from metric_samples import value
 from raw_client import RawClient, Refused, broker_on, connected, records, served, values
 
 import linn
@@ -17,7 +18,8 @@ from linn.core.batch.builder import BatchColumns, build_batch
 from linn.core.broker.broker import Broker
 from linn.core.errors.tree import ConfigError, FeatureUnsupported, LimitExceeded, SubscriptionWrongKind
 from linn.core.plugins.hookspecs import hookimpl
-from linn.core.queue.dispatch_order import OrderKind, Taken
+from linn.core.queue.dispatch_order import INDEX_RECORD_BYTES, OrderKind, Taken
+from linn.core.queue.ordering import SHORT_WINDOW
 from linn.core.queue.partition_queue import PartitionQueue
 from linn.plugins.orders import PriorityOrder
 from linn.testing.deterministic import run_simulation
@@ -200,6 +202,34 @@ def test_a_window_that_is_full_goes_on_as_records_are_taken() -> None:
             assert len({*found}) == 100
             assert found[0] == b"7/7", "of the first eight"
             assert queue_of(broker).subscription.unsettled_count(100) == 0
+
+    run_simulation(0, scenario)
+
+
+def test_indexes_stop_growing_at_their_share_of_memory_and_everything_is_delivered() -> None:
+    count, at_most = 3_000, 2_000
+
+    async def scenario(env: SimEnv) -> None:
+        text = PRIORITIES + '[topics.other]\norder = "key"\n'
+        async with plugin_broker(env, text) as broker, linn.connect(URL, env=env) as client:
+            share = broker.memory.indexed
+            share.bytes_max = at_most * INDEX_RECORD_BYTES
+            for topic in ("other", "q"):
+                async with client.producer(topic) as producer:
+                    for first in range(0, count, 250):
+                        await producer.publish_many([b"%d" % number for number in range(first, first + 250)])
+                await trio.sleep(1)
+            windows = {topic: value(broker, "linn_queue_order_window_bytes", topic, "") for topic in ("other", "q")}
+            assert at_most <= windows["other"] // INDEX_RECORD_BYTES < at_most + 250
+            assert 0 < windows["q"] // INDEX_RECORD_BYTES < SHORT_WINDOW + 250
+            assert share.used_bytes == broker.memory.stored.used_bytes == sum(windows.values())
+            assert sorted(await drained(client, count, prefetch=50), key=int) == [b"%d" % at for at in range(count)]
+            assert share.used_bytes == windows["other"], "what is delivered makes room"
+            await client.admin.alter_topic("other", order="fair")
+            await trio.sleep(1)
+            assert share.used_bytes == broker.memory.stored.used_bytes > 0
+            await client.admin.delete_topic("other")
+            assert share.used_bytes == broker.memory.stored.used_bytes == 0
 
     run_simulation(0, scenario)
 

@@ -151,7 +151,7 @@ class Broker:
             plugins=plugins,
             limits=self.limits,
             formats=self.formats,
-            memory=self.memory.stored,
+            memory=self.memory,
             storage_stats=self.measurements.storage,
             spawn=self.spawn,
             move_dead_letters=self._move_dead_letters,

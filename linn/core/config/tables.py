@@ -88,8 +88,9 @@ class BrokerSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     memory_bytes_max: Annotated[
         Annotated[int, msgspec.Meta(ge=16 * MIB, le=UNITS_MAX)] | None,
         msgspec.Meta(
-            description="Memory for waiting data: records of dram topics (a half), output that clients have not taken, "
-            'and publishes in progress (a quarter each); or "auto": half of the memory of the machine or cgroup.',
+            description="Memory for waiting data: records of dram topics and indexes of orders (a half), output that "
+            "clients have not taken, and publishes in progress (a quarter each); or "
+            '"auto": half of the memory of the machine or cgroup.',
             extra={"none": "auto"},
         ),
     ] = None

@@ -2,17 +2,19 @@
 
 It has three shares, each with its own backpressure:
 
-- `stored`, a half: batches that engines keep in memory. When it is exceeded, batches go to the disk.
+- `stored`, a half: batches that engines keep in memory. When it is exceeded, batches go to the disk. A quarter of it at
+  most is `indexed`: the indexes of queues with an order, for which batches make way. When that is exceeded, an index
+  takes more records only while it has few.
 - `unsent`, a quarter: output that clients have not taken. When it is exceeded, a client gets one small answer or
   delivery at a time.
 - `received`, a quarter: incomplete requests, and publishes that wait for room. When it is exceeded, connections that
   hold more than `RESERVE_BYTES` of it are not read.
 
 Laws: a holder of bytes adds them to `used_bytes` of their share, and subtracts them later. Work that could free a share
-never waits for it: stored batches are freed by settling, which needs little of the other two shares, and a connection
-with subscriptions is read regardless of `received`; unsent output is freed when the client reads it; the longest
-waiting incomplete request always continues. Uncounted memory is bounded per connection or per partition;
-docs/explanation/memory.md lists it.
+never waits for it: stored batches are freed by settling, which needs little of the other two shares; an index that may
+not grow delivers its records; a connection with subscriptions is read regardless of `received`; unsent output is freed
+when the client reads it; the longest waiting incomplete request always continues. Uncounted memory is bounded per
+connection or per partition; docs/explanation/memory.md lists it.
 """
 
 from __future__ import annotations
@@ -48,6 +50,21 @@ class MemoryShare:
     def room_bytes(self) -> int:
         """Bytes that may still be used; negative if the share is exceeded."""
         return self.bytes_max - self.used_bytes
+
+
+class IndexedShare(MemoryShare):
+    """The share `indexed`, which is a part of `stored`."""
+
+    __slots__ = ("_stored",)
+
+    def __init__(self, stored: MemoryShare) -> None:
+        super().__init__("indexed", stored.bytes_max // 4)
+        self._stored = stored
+
+    def add(self, count: int) -> None:
+        """Add bytes of an index, or subtract them."""
+        self.used_bytes += count
+        self._stored.used_bytes += count
 
 
 class ReceivedShare(MemoryShare):
@@ -164,10 +181,11 @@ class MemoryBudget:
 
     def __init__(self, bytes_max: int) -> None:
         self.stored: MemoryShare = MemoryShare("stored", bytes_max // 2)
+        self.indexed: IndexedShare = IndexedShare(self.stored)
         self.unsent: MemoryShare = MemoryShare("unsent", bytes_max // 4)
         self.received: ReceivedShare = ReceivedShare("received", bytes_max // 4)
 
     @property
     def shares(self) -> tuple[MemoryShare, ...]:
         """All shares."""
-        return (self.stored, self.unsent, self.received)
+        return (self.stored, self.indexed, self.unsent, self.received)

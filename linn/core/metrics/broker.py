@@ -104,7 +104,7 @@ BROKER_METRICS: tuple[Metric, ...] = (
     ),
     _memory(
         "linn_memory_bytes",
-        "Memory in use, by share of the budget: `stored`, `unsent` or `received`.",
+        "Memory in use, by share of the budget: `stored` and its part `indexed`, `unsent`, `received`.",
         lambda share: share.used_bytes,
     ),
     _memory(

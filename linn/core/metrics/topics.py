@@ -241,7 +241,7 @@ TOPIC_METRICS: tuple[Metric, ...] = (
     _of_partition_queues(
         "linn_queue_order_window_bytes",
         "gauge",
-        "Memory of the index of ready records of the topic's order, 12 bytes each; 0 without an order.",
+        "Memory of the index of ready records of the topic's order, 20 bytes each; 0 without an order.",
         _window_bytes,
     ),
     _of_partition_queues(

@@ -17,13 +17,14 @@ from dataclasses import dataclass, field
 from typing import Final, NamedTuple, Protocol
 
 from linn.core.batch.batch import RecordBatch
+from linn.core.loop.memory_budget import IndexedShare
 
 FIFO: Final = "fifo"
 """The value of `order =` in a topic without an order."""
 ORDER_WINDOW: Final = 1 << 22
 """Default of the ready records of a partition in an index: 34 to 50 MB in the built-in orders, if it is full."""
-INDEX_RECORD_BYTES: Final = 12
-"""Memory of a record in an index: an offset, and the hash of a key in the built-in order that needs most."""
+INDEX_RECORD_BYTES: Final = 20
+"""Memory of a record in an index, as the budget counts it: measured of the built-in order that needs most."""
 LEVELS_MAX: Final = 256
 """Limit of the levels of priority: the column of priorities has a byte a record."""
 LEVELS_DEFAULT: Final = 10
@@ -117,3 +118,5 @@ class TopicOrder:
     make: Callable[[], DispatchOrder] = field(compare=False)
     """Makes the order of one partition."""
     needs_key_hashes: bool = field(compare=False)
+    memory: IndexedShare = field(compare=False)
+    """The memory of all indexes of the broker."""

@@ -72,13 +72,18 @@ class OrderedQueue:
         """Build the index anew."""
         subscription = self._queue.subscription
         start = subscription.settled_before()
-        subscription.ordering = self._ordering = Ordering(self.order.make(), self.order.window, start)
+        if self._ordering is not None:
+            self._ordering.close()
+        order = self.order
+        subscription.ordering = self._ordering = Ordering(order.make(), order.window, start, order.memory)
         self._until = subscription.cursor
         self.go_on()
 
     def close(self) -> None:
-        """Read no more."""
+        """Read no more, and give the memory back."""
         self._is_closed = True
+        if self._ordering is not None:
+            self._ordering.close()
 
     def go_on(self) -> None:
         """Index new records, if there is room."""
@@ -94,7 +99,7 @@ class OrderedQueue:
             self._queue.spawn(self._run)
 
     def _has_room(self, ordering: Ordering) -> bool:
-        window = self.order.window
+        window = ordering.window
         return ordering.waiting <= window - max(1, window // ROOM_SHARE)
 
     def search_on(self) -> None:

@@ -12,7 +12,8 @@ from itertools import chain, repeat
 
 from linn.core.batch.batch import RecordBatch
 from linn.core.errors.tree import BatchError, PluginError
-from linn.core.queue.dispatch_order import DispatchOrder
+from linn.core.loop.memory_budget import IndexedShare
+from linn.core.queue.dispatch_order import INDEX_RECORD_BYTES, DispatchOrder
 from linn.core.queue.event import LOST
 from linn.core.queue.lease import LEASE_RANGES_MAX
 from linn.core.queue.offset_map import OffsetMap
@@ -23,6 +24,8 @@ from linn.core.queue.redelivery import lease_max
 
 TRIES_MAX = 16
 """Times that an order is asked again at once because it took records that are no longer ready."""
+SHORT_WINDOW = 1_024
+"""Records that an index may have in any case, so that its queue is delivered: 20 KiB."""
 STALE_MIN = 65_536
 """Records in the index that are no longer ready, at which it is built anew if they are most of it."""
 
@@ -30,10 +33,13 @@ STALE_MIN = 65_536
 class Ordering:
     """The order of one partition's records, with the bookkeeping that every order needs."""
 
-    def __init__(self, order: DispatchOrder, window: int, start: int) -> None:
-        """Begin with an empty index. `window`: the most records in it; `start`: the first offset to index."""
+    def __init__(self, order: DispatchOrder, window: int, start: int, memory: IndexedShare | None = None) -> None:
+        """Begin with an empty index. `window`: the most records in it; `start`: the first offset to index; `memory`:
+        the share that counts it.
+        """
         self.order = order
-        self.window = window
+        self._window = window
+        self._memory = memory
         self.indexed = start
         """The offset below which the index knows all records."""
         self.is_built = False
@@ -52,6 +58,12 @@ class Ordering:
     def is_stale(self) -> bool:
         """Whether most of the index is of records that are no longer ready."""
         return self._stale > max(STALE_MIN, self.waiting // 2)
+
+    @property
+    def window(self) -> int:
+        """The most records in the index: few while all indexes together have more memory than they may."""
+        is_short = self._memory is not None and self._memory.is_over
+        return min(self._window, SHORT_WINDOW) if is_short else self._window
 
     @property
     def has_room(self) -> bool:
@@ -89,7 +101,18 @@ class Ordering:
     def _add(self, offsets: Sequence[int], classes: Sequence[int]) -> None:
         if offsets:
             self.order.add(offsets, classes)
-            self.waiting += len(offsets)
+            self._count(len(offsets))
+
+    def _count(self, change: int) -> None:
+        self.waiting += change
+        if self._memory is not None:
+            self._memory.add(INDEX_RECORD_BYTES * change)
+
+    def close(self) -> None:
+        """Give back the memory, as far as it is counted: the index is dropped."""
+        if self._memory is not None:
+            self._memory.add(-INDEX_RECORD_BYTES * self.waiting)
+            self._memory = None
 
     def _take(self, offsets: Sequence[int], classes: Sequence[int]) -> None:
         """Note the classes of records in flight, which are in ascending order."""
@@ -112,7 +135,7 @@ class Ordering:
             by_offset = dict(zip(taken.offsets, taken.classes, strict=True))
             if not by_offset:
                 return None
-            self.waiting -= len(by_offset)
+            self._count(-len(by_offset))
             offsets = sorted(by_offset)
             firsts, ends = zip(*ranges_of(offsets), strict=True)
             pieces = states.returned.ready.pieces_within(firsts, ends)

@@ -17,7 +17,7 @@ from linn.core.config.topic_settings import TopicSettings, delivery_settings_of
 from linn.core.env.env import Env, Spawn
 from linn.core.log.storage import StorageEngine
 from linn.core.log.storage_stats import StorageStats
-from linn.core.loop.memory_budget import MemoryShare
+from linn.core.loop.memory_budget import MemoryBudget
 from linn.core.ports.interceptor import BoundInterceptor
 from linn.core.queue.dispatch_order import FIFO, LEVELS_DEFAULT, OrderOptions, TopicOrder
 from linn.core.queue.partition_queue import PartitionQueue
@@ -46,7 +46,7 @@ class TopicMaker:
     plugins: PluginMaker
     limits: BatchLimits
     formats: Formats
-    memory: MemoryShare
+    memory: MemoryBudget
     storage_stats: Callable[[str], StorageStats]
     spawn: Spawn
     move_dead_letters: Callable[[Topic, PartitionQueue], Awaitable[None]]
@@ -96,7 +96,7 @@ class TopicMaker:
         kind = self.plugins.orders[settings.order]
         options = OrderOptions(settings.order_by or "", settings.levels or LEVELS_DEFAULT, settings.weights or {})
         make = partial(self.plugins.make, kind, options)
-        return TopicOrder(kind.name, options, settings.order_window, make, kind.needs_key_hashes)
+        return TopicOrder(kind.name, options, settings.order_window, make, kind.needs_key_hashes, self.memory.indexed)
 
     def engine(self, name: str) -> StorageEngine:
         """The storage engine of a storage, which is made at its first use. Raises PluginError."""
@@ -106,7 +106,7 @@ class TopicMaker:
             kind = self.plugins.engines[configured.kind]
             folder = f"{self.config.broker.data_dir}/{name}"
             engine = self.plugins.make(kind, folder, configured.settings, self.env)
-            engine.count_in(self.memory)
+            engine.count_in(self.memory.stored)
             self.engines[name] = engine
         return engine
 
