@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from random import Random
 from typing import Any
 from uuid import UUID
@@ -15,7 +17,7 @@ from test_transactions import Owner
 
 from linn.core.batch.builder import build_from_records
 from linn.core.batch.record import Record
-from linn.core.topics import message_ids
+from linn.core.topics import message_index
 from linn.message_status import IDS_MAX
 from linn.testing.deterministic import run_simulation
 from linn.testing.sim_env import SimEnv
@@ -160,6 +162,33 @@ async def test_status_begins_and_ends_live(client: RawClient) -> None:
     await client.administer("topic.alter", name="t", settings={"status": "off"})
     with pytest.raises(Refused, match=r"message\.status_unsupported"):
         await status(client, 2)
+    await send(client, with_ids(3))
+    await client.administer("topic.alter", name="t", settings={"status": "1h", "partitions": 2})
+    await send(client, with_ids(4))
+    await client.call(m.Publish("t", partition=1), [with_ids(5)])
+    assert await status(client, 3, 4, 5) == ["unknown", "stored", "stored"]
+    await client.administer("topic.alter", name="t", settings={"partitions": 3})
+    await client.call(m.Publish("t", partition=2), [with_ids(6)])
+    assert await status(client, 3, 4, 5, 6) == ["unknown", "stored", "stored", "stored"]
+    await client.administer("topic.delete", name="t")
+    await client.administer("topic.create", name="t", settings={"status": "1h"})
+    assert await status(client, 3, 4, 5, 6) == ["unknown"] * 4
+
+
+@simulated
+async def test_a_status_that_the_file_sets_knows_the_records_that_are_there(env: SimEnv) -> None:
+    async with broker_on(env, "[topics.t]\npartitions = 2\n"):
+        client = await connected(env)
+        for id in range(30):
+            await send(client, with_ids(id))
+        assert len(await client.taken("t", count=3)) == 3
+        await trio.sleep(2)
+    with small_runs():
+        for text in (QUEUE + "partitions = 2\n", QUEUE + "partitions = 4\n"):
+            async with broker_on(env, text):
+                client = await connected(env)
+                found = await status(client, *range(31))
+                assert found == ["settled"] * 3 + ["stored"] * 27 + ["unknown"]
 
 
 @served(QUEUE)
@@ -207,8 +236,94 @@ async def test_outcomes_survive_restarts_as_long_as_they_are_kept(env: SimEnv) -
         assert not queue.subscription._states.ended.count
 
 
+@contextmanager
+def small_runs(rows: int = 8, endings: int = 3) -> Iterator[None]:
+    """Write runs and marks of the index soon."""
+    before = message_index.RUN_ROWS_MAX, message_index.ENDINGS_AT_ONCE
+    message_index.RUN_ROWS_MAX, message_index.ENDINGS_AT_ONCE = rows, endings
+    try:
+        yield
+    finally:
+        message_index.RUN_ROWS_MAX, message_index.ENDINGS_AT_ONCE = before
+
+
+@simulated
+async def test_a_status_outlives_its_record(env: SimEnv) -> None:
+    text = QUEUE.replace("7d", "600s") + 'dead_letter = "d"\nmax_deliveries = 1\n[topics.d]\n'
+    ids = range(60)
+    outcomes = {id: ("settled", "dead rejected", "dead max_deliveries")[id % 3] for id in ids}
+    with small_runs():
+        async with broker_on(env, text) as broker:
+            client = await connected(env)
+            subscription = (await client.call(m.Subscribe("t"))).subscription
+            for id in ids:
+                await send(client, with_ids(id))
+                await settle_one(client, subscription, (ACK, REJECT, NACK)[id % 3])
+            await trio.sleep(25)
+            assert broker.topics["t"].partitions[0].start_offset >= 48, "settled records go when a run has their ids"
+            assert await status(client, *ids, 99) == [*outcomes.values(), "unknown"]
+        for _ in range(2):
+            async with broker_on(env, text) as broker:
+                client = await connected(env)
+                assert await status(client, *ids, 99) == [*outcomes.values(), "unknown"]
+                await trio.sleep(100)
+                await send(await connected(env), with_ids(100))
+        async with broker_on(env, text) as broker:
+            await trio.sleep(600)
+            client = await connected(env)
+            assert await status(client, *ids, 100) == ["unknown"] * 60 + ["stored"]
+            (index,) = broker.topics["t"].ids.statuses.indexes.values()  # type: ignore[union-attr]
+            assert index.log.partition.start_offset >= 5 * 257, "runs go as well"
+        async with broker_on(env, text):
+            assert await status(await connected(env), *ids, 100) == ["unknown"] * 60 + ["stored"]
+
+
+@simulated
+async def test_a_message_is_known_as_long_as_it_waits(env: SimEnv) -> None:
+    text = QUEUE.replace("7d", "100s")
+    with small_runs():
+        for _ in range(2):
+            async with broker_on(env, text):
+                client = await connected(env)
+                if await status(client, 0) == ["unknown"]:
+                    for id in range(20):
+                        await send(client, with_ids(id))
+                await trio.sleep(500)
+                assert await status(await connected(env), *range(20)) == ["stored"] * 20
+
+
+@simulated
+async def test_the_newest_of_several_messages_with_an_id_counts_also_over_runs(env: SimEnv) -> None:
+    with small_runs():
+        async with broker_on(env, QUEUE):
+            client = await connected(env)
+            subscription = (await client.call(m.Subscribe("t"))).subscription
+            for id in (7, *range(10, 20), 7, *range(20, 30)):
+                await send(client, with_ids(id))
+            await trio.sleep(15)
+            await settle_one(client, subscription, ACK)
+            assert await status(client, 7) == ["stored"]
+        async with broker_on(env, QUEUE):
+            assert await status(await connected(env), 7, 10) == ["stored", "stored"]
+
+
+@served(QUEUE + 'partitions = 2\npartitioner = "murmur2"\n')
+async def test_a_message_that_was_aborted_in_one_partition_may_be_in_another(client: RawClient) -> None:
+    owner = await Owner.open(client)
+    await owner.publish("t", ["1"], id=UUID(int=1))
+    await owner.end(commit=False)
+    assert await status(client, 1) == ["aborted"]
+    await client.call(m.Publish("t", partition=1), [with_ids(1)])
+    assert await status(client, 1) == ["stored"]
+
+
 def live_and_lose_power(seed: int) -> None:
     """Messages are published, taken, acked and rejected over losses of power; each confirmed one has its status."""
+    with small_runs(rows=3 + seed % 20):
+        _live_and_lose_power(seed)
+
+
+def _live_and_lose_power(seed: int) -> None:
     rng = Random(seed)
     text = ALWAYS + QUEUE + 'dead_letter = "dead"\nrecords_max = 8\noverflow = "drop-head"\n[topics.dead]\n'
     text += 'kind = "stream"\nstatus = "7d"\n'
@@ -261,11 +376,3 @@ def live_and_lose_power(seed: int) -> None:
 @pytest.mark.parametrize("seed", tiered(range(16), 2))
 def test_power_losses_change_no_status(seed: int) -> None:
     live_and_lose_power(seed)
-
-
-@served(QUEUE)
-async def test_the_number_of_ids_has_a_limit(client: RawClient, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(message_ids, "IDS_MAX", 10)
-    for id in range(30):
-        await send(client, with_ids(id))
-    assert await status(client, 5, 20, 29) == ["unknown", "stored", "stored"]

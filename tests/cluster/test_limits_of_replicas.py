@@ -9,6 +9,7 @@ import trio
 from raw_client import RawClient, simulated
 from replicas_seen import ALL
 from replicated_topic import next_leader, replicated_topic, until_alike
+from test_message_status import small_runs
 from test_replicated_topics import Killing, kill, power_off
 
 from linn.core.batch.builder import build_from_records
@@ -84,3 +85,33 @@ async def test_any_broker_and_the_next_leader_tell_what_became_of_messages(env: 
         await leader.start()
         await until_alike(second, [leader, *others])
         assert (await states(await leader.client(), 1)) == ["dead"]
+
+
+@pytest.mark.parametrize("end", [kill, power_off])
+@simulated
+async def test_the_next_leader_has_the_ids_of_records_that_are_gone(env: SimEnv, end: Killing) -> None:
+    ids = range(40)
+    with small_runs():
+        async with replicated_topic(env) as (leader, others):
+            client = await leader.client()
+            await client.administer("topic.alter", name="t", settings={"status": "7d"})
+            for id in ids:
+                assert await publish_known(client, id) == id
+            subscription = (await client.call(m.Subscribe("t"))).subscription
+            for id in ids:
+                verdict = m.Verdict.REJECT if id % 5 == 0 else m.Verdict.ACK
+                await client.settle(subscription, await client.pull(subscription, records_max=1), verdict)
+            await trio.sleep(30)
+            topic = leader.broker.topics["t"]
+            assert topic.partitions[0].start_offset >= 32
+            wanted = ["settled" if id % 5 else "dead" for id in ids]
+            assert await states(client, *ids) == wanted
+            await end(leader)
+            second = await next_leader(others)
+            assert await states(await second.client(), *ids) == wanted
+            assert await publish_known(await second.client(), 50) == 40
+            await leader.start()
+            await until_alike(second, [leader, *others])
+            await end(second)
+            third = await next_leader([it for it in (leader, *others) if it is not second])
+            assert await states(await third.client(), *ids) == wanted

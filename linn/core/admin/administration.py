@@ -228,7 +228,7 @@ class Administration:
                 _on(verbs.SHOW_TOPIC, topics.show),
                 _on_behalf(verbs.LIST_TOPICS, definitions.list_topics),
                 _on(verbs.PURGE_TOPIC, subscriptions.purge),
-                _on(verbs.FIND_MESSAGES, partial(find_messages, self.catalog, self.long_work)),
+                _on(verbs.FIND_MESSAGES, partial(find_messages, self.catalog)),
                 _on(verbs.CREATE_EXCHANGE, exchanges.create),
                 _on_behalf(verbs.DELETE_EXCHANGE, exchanges.delete),
                 _on_behalf(verbs.SHOW_EXCHANGE, exchanges.show),

@@ -13,6 +13,7 @@ from linn.core.config.topic_settings import TopicSettings
 from linn.core.env.log_fields import log_fields
 from linn.core.errors.tree import LogCorrupt
 from linn.core.groups.topic_positions import groups_log
+from linn.core.topics.message_index import INDEX_TOPIC, index_topic
 from linn.core.topics.shared_entry import OWN_QUEUE, SharedEntry, is_state_topic, state_topic
 from linn.core.topics.timing_logs import timing_state_topic, timing_topic
 from linn.core.topics.topic_maker import TopicMaker
@@ -79,6 +80,7 @@ def _logs_of(
 ) -> dict[str, int]:
     """The logs of a topic, including internal logs, with the expected number of partitions of each."""
     logs = {name: settings.partitions, groups_log(name).topic: 0, timing_topic(name): 0, timing_state_topic(name): 0}
+    logs[index_topic(name)] = settings.partitions if settings.status_ms is not None else 0
     delivery = settings.delivery or config.broker.default_delivery
     keeps_state = delivery in config.delivery and maker.semantics(settings).survives_restart
     numbers = [entry.number for entry in entries.values() if not entry.deleted]
@@ -94,6 +96,8 @@ def _warn_of_missing(topic: str, missing: list[int]) -> None:
     lost = "its records are"
     if is_state_topic(topic):
         lost = "its settlements are"
+    elif topic.startswith(INDEX_TOPIC):
+        lost = "the ids of its messages are"
     elif topic == TRANSACTIONS_TOPIC:
         lost = "the decisions of transactions that were not marked everywhere are"
     about = {"topic": topic, "partitions": partitions, "lost": lost}

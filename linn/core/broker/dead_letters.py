@@ -58,8 +58,8 @@ async def store_due(topic: Topic, index: int, batch: RecordBatch) -> None:
     if known is None:
         if topic.order is not None and topic.order.needs_key_hashes:
             batch = add_key_hashes(batch, PublishBudget())
-        if topic.dedup is not None:
-            fresh, _ = topic.dedup.find(partition, batch, set())
+        if topic.ids.dedup is not None:
+            fresh, _ = topic.ids.dedup.find(partition, batch, set())
             if not fresh:
                 return
             batch = take_batch(batch, fresh) if len(fresh) < batch.count else batch

@@ -274,7 +274,7 @@ class TopicSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     status_ms: Annotated[
         Retention | None,
         msgspec.Meta(
-            description="How long the topic can be asked what became of a message, by its id, after it was stored; "
+            description="How long the topic can be asked what became of a message, by its id, after it has ended; "
             'or "off".',
             extra={"none": "off"},
         ),

@@ -488,7 +488,7 @@ def recognize(request: PublishRequest, planned: list[Planned], access: Access) -
         planned = [planned[0]._replace(destinations=destinations)]
     for plan in planned:
         for destination in plan.destinations:
-            if destination.topic.dedup is not None:
+            if destination.topic.ids.dedup is not None:
                 return _without_duplicates(planned, access)
     return planned
 
@@ -498,7 +498,7 @@ def _recognized(destination: Destination, numbers: Numbered, is_part: bool) -> D
     if is_internal(numbers.producer_id):
         return _recognized_step(destination, numbers)
     topic, _, batch, _, dropped, _, is_later = destination
-    knows_ids = topic.dedup is not None and not is_later  # Then fewer of its records may have been stored.
+    knows_ids = topic.ids.dedup is not None and not is_later  # Then fewer of its records may have been stored.
     if is_later:
         numbers = numbers._replace(scattered=True)
     try:
@@ -533,11 +533,17 @@ def _without_duplicates(planned: Sequence[Planned], access: Access) -> list[Plan
 
 def _deduplicated(destination: Destination, before: dict[tuple[Topic, int], set[bytes]], access: Access) -> Destination:
     topic, index, batch, known, dropped, _, is_later = destination
-    if topic.dedup is None or dropped or known not in (None, _IDS_TELL) or is_internal(batch.producer_id) or is_later:
+    if (
+        topic.ids.dedup is None
+        or dropped
+        or known not in (None, _IDS_TELL)
+        or is_internal(batch.producer_id)
+        or is_later
+    ):
         return destination  # Copies of the broker have the ids of the records that they are made of.
     try:
         seen = before.setdefault((topic, index), set())
-        fresh, place = topic.dedup.find(topic.partitions[index], batch, seen)
+        fresh, place = topic.ids.dedup.find(topic.partitions[index], batch, seen)
     except MessageInDoubt as error:
         raise shown_to(access, error, topic.name) from None
     if not fresh:

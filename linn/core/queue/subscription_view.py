@@ -79,14 +79,18 @@ class SubscriptionView:
         states = self._states
         if offset < states.low or offset in states.settled:
             ended = states.ended.pieces(offset, offset + 1)
-            return _ended_as(ended[0][2]) if ended else ("settled", "")
+            return ended_as(ended[0][2]) if ended else ("settled", "")
         if (dead := states.dead.at(offset)) is not None:
-            return _ended_as(Ending(dead.reason))
+            return ended_as(Ending(dead.reason))
         if states.decided.pieces(offset, offset + 1):
             return "decided", ""
         attempts = 0 if offset >= states.cursor else states.returned.attempts_at(offset)
         # What is in no other state is leased.
         return ("delivered" if attempts is None or attempts & ATTEMPTS_MAX else "stored"), ""
+
+    def endings(self, first: int, end: int) -> list[tuple[int, int, Ending]]:
+        """The endings of settled records of [first, end) that no consumer settled, as far as they are kept here."""
+        return self._states.ended.pieces(first, end) if first < end else []
 
     # --- counts ------------------------------------------------------------------------------------------------------
 
@@ -168,7 +172,8 @@ class SubscriptionView:
         self._states.check()
 
 
-def _ended_as(ending: Ending) -> tuple[MessageState, str]:
+def ended_as(ending: Ending) -> tuple[MessageState, str]:
+    """The state of a record that ended in this way, and the reason if it is dead."""
     if ending is Ending.EXPIRED:
         return "expired", ""
     return ("dropped", "") if ending is Ending.DROPPED else ("dead", ending.name.lower())

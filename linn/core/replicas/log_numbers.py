@@ -1,7 +1,7 @@
 """Numbers of a topic's logs, by which the brokers that replicate the topic name them to each other.
 
 A data partition has its own number. Above them are the state logs of subscriptions, the log of the positions of groups,
-and the timing logs with their state logs, which a topic has once a delayed record has come.
+the timing logs with their state logs, which a topic has once a delayed record has come, and the logs of ids.
 """
 
 from __future__ import annotations
@@ -9,6 +9,7 @@ from __future__ import annotations
 from linn.core.errors.tree import ProtocolError
 from linn.core.groups.topic_positions import groups_log
 from linn.core.log.storage import PartitionId
+from linn.core.topics.message_index import index_topic
 from linn.core.topics.shared_entry import OWN_QUEUE, SHARED_MAX, state_topic
 from linn.core.topics.timing_logs import timing_state_topic, timing_topic
 from linn.core.topics.topic import Topic
@@ -17,16 +18,18 @@ KIND_BITS = 16
 """Bits for the number of a partition."""
 _INDEX = (1 << KIND_BITS) - 1
 _GROUPS = 2 + SHARED_MAX
-_TIMING = {timing_topic: _GROUPS + 1, timing_state_topic: _GROUPS + 2}
+_BESIDE = {timing_topic: _GROUPS + 1, timing_state_topic: _GROUPS + 2, index_topic: _GROUPS + 3}
+"""Kinds of other logs with a partition for each partition, by the function that names them."""
 
 
 def logs_of(topic: Topic) -> list[PartitionId]:
-    """The logs of a topic's partitions, subscriptions and groups, by its settings."""
+    """The logs of a topic's partitions, subscriptions, ids and groups, by its settings."""
     topics, kind = [topic.name], topic.settings.kind
     if topic.keeps_state:
         numbers = [entry.number for entry in topic.entries.values() if not entry.deleted]
         numbers += [OWN_QUEUE] if kind != "stream" else []
         topics += [state_topic(number, topic.name) for number in numbers]
+    topics += [index_topic(topic.name)] if topic.settings.status_ms is not None else []
     logs = [PartitionId(name, index) for name in topics for index in range(topic.settings.partitions)]
     return [*logs, groups_log(topic.name)]
 
@@ -47,7 +50,7 @@ def number_of(topic: str, id: PartitionId) -> int:
         return id.index
     if id == groups_log(topic):
         return _GROUPS << KIND_BITS
-    for named, kind in _TIMING.items():
+    for named, kind in _BESIDE.items():
         if id.topic == named(topic):
             return kind << KIND_BITS | id.index
     prefix = id.topic.removesuffix(f".{topic}")
@@ -56,7 +59,7 @@ def number_of(topic: str, id: PartitionId) -> int:
 
 def is_data(number: int) -> bool:
     """Whether a log has published records: one of the topic's partitions, or a timing log."""
-    return number >> KIND_BITS in (0, _TIMING[timing_topic])
+    return number >> KIND_BITS in (0, _BESIDE[timing_topic])
 
 
 def subscription_of(number: int) -> int:
@@ -74,7 +77,7 @@ def id_of(topic: str, number: int) -> PartitionId:
         return PartitionId(state_topic(kind - 1, topic), index)
     if number == _GROUPS << KIND_BITS:
         return groups_log(topic)
-    for named, timing in _TIMING.items():
-        if kind == timing:
+    for named, other in _BESIDE.items():
+        if kind == other:
             return PartitionId(named(topic), index)
     raise ProtocolError(f"no log of topic {topic} has the number {number}")

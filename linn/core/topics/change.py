@@ -19,6 +19,8 @@ from linn.core.log.partition import Partition
 from linn.core.queue.partition_queue import PartitionQueue
 from linn.core.queue.queue import Queue
 from linn.core.queue.semantics import DeliverySemantics
+from linn.core.topics.message_index import MessageIndex
+from linn.core.topics.message_status import MessageStatuses
 
 logger = logging.getLogger("linn.topic")
 
@@ -39,6 +41,10 @@ class TopicChange:
         """The topic's subscriptions after the change, new or unchanged; "" is its own queue."""
         self.added: dict[str, list[PartitionQueue]] = {}
         """New parts of subscriptions, by name."""
+        self.indexes: list[MessageIndex] = []
+        """New indexes of ids."""
+        self.statuses: MessageStatuses | None = None
+        """The ids that the topic knows after the change."""
         self._spawn = spawn
         self._chores: list[Callable[[], Awaitable[None]]] | None = []
         """Background tasks, held back because they deliver, trim and copy; None: the change is in effect."""
@@ -78,6 +84,7 @@ class TopicChange:
             for partition_queue in self.partition_queues
             if partition_queue.log.state is not None
         ]
+        states += [index.log.partition for index in self.indexes]
         for partition in (*states, *self.partitions.values()):
             # A log that has ever been written to is not new, whatever its origin.
             is_kept = keeps_empty or partition.log.bounds()[1]

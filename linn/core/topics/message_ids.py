@@ -9,12 +9,10 @@ from __future__ import annotations
 
 import math
 from collections import deque
-from collections.abc import Callable, Sequence
-from typing import NamedTuple, TypeVar
+from collections.abc import Sequence
+from typing import NamedTuple
 
 from linn.core.batch.batch import CONTROL, ID_MASK, TRANSACTIONAL, RecordBatch
-from linn.core.env.env import Clock
-from linn.core.log.partition import Partition
 from linn.core.queue.offset_map import OffsetMap
 
 IDS_MAX = 1 << 20
@@ -23,10 +21,6 @@ MARKS_PER_WINDOW = 16
 """Former ends of the log that are remembered: a record is known up to 1/n longer than the window."""
 _BUCKETS_MASK = (1 << 16) - 1
 _ID_BYTES, _OFFSET_BYTES, _ENTRY_BYTES = 16, 8, 24
-_READ_BYTES = 1 << 20
-
-IdsOf = Callable[[RecordBatch], Sequence[bytes]]
-"""Gives the ids by which the records of a batch are known, of the first ones."""
 
 
 def ids_of(batch: RecordBatch) -> Sequence[bytes]:
@@ -36,13 +30,6 @@ def ids_of(batch: RecordBatch) -> Sequence[bytes]:
         return [(batch.base_id & ID_MASK).to_bytes(_ID_BYTES)]
     data = bytes(ids)
     return [data[at : at + _ID_BYTES] for at in range(0, len(data), _ID_BYTES)]
-
-
-def each_id_of(batch: RecordBatch) -> Sequence[bytes]:
-    """The id of each record."""
-    if batch.ids is not None:
-        return ids_of(batch)
-    return [(batch.base_id + index & ID_MASK).to_bytes(_ID_BYTES) for index in range(batch.count)]
 
 
 class Write(NamedTuple):
@@ -57,9 +44,8 @@ class Write(NamedTuple):
 class MessageIds:
     """The ids of one partition, with the offsets of their records. Its times are monotonic seconds."""
 
-    def __init__(self, start: int, ids_of: IdsOf = ids_of) -> None:
+    def __init__(self, start: int) -> None:
         """Know no record before `start`."""
-        self._ids_of = ids_of
         self.writes: OffsetMap[Write] = OffsetMap()
         """Offsets of batches of transactions."""
         self._buckets: dict[int, bytearray] = {}
@@ -102,7 +88,7 @@ class MessageIds:
         if batch.attributes & TRANSACTIONAL:
             self.writes.set(base, batch.end_offset, Write(batch.producer_id, batch.transaction, base))
         deltas, buckets, before = batch.offset_deltas, self._buckets, self._before.to_bytes(_OFFSET_BYTES)
-        for place, id in enumerate(self._ids_of(batch)):
+        for place, id in enumerate(ids_of(batch)):
             number = hash(id) & _BUCKETS_MASK
             bucket = buckets.get(number)
             if bucket is None:
@@ -129,57 +115,3 @@ class MessageIds:
     def kept_from(self) -> int:
         """The offset from which on ids are known: records are kept from there on, so that a restart knows them."""
         return self._before
-
-
-class KnownIds:
-    """The ids of the newest records of a topic, by partition."""
-
-    ids_of: IdsOf = staticmethod(ids_of)
-
-    def __init__(self, clock: Clock, window_ms: int) -> None:
-        self.window_s = window_ms / 1000
-        """May be changed: ids that are known stay known for the new window."""
-        self._clock = clock
-        self._ids: dict[int, MessageIds] = {}
-
-    async def load(self, partition: Partition) -> None:
-        """Know the newest records of a partition that was opened. Raises LogCorrupt, StorageError."""
-        start, end = partition.log.bounds()
-        ids = self._ids[partition.id.index] = MessageIds(end, self.ids_of)
-        offset = max(start, end - IDS_MAX)
-        now_s, now_ms = self._clock.monotonic(), self._clock.now_ms()
-        while offset < end:
-            batches = await partition.log.read(offset, _READ_BYTES)
-            for batch in batches:
-                age_s = max(0, now_ms - batch.append_time_ms) / 1000
-                if age_s < self.window_s:
-                    ids.note(batch, now_s - age_s, self.window_s)
-            offset = batches[-1].end_offset
-
-    def appended(self, partition: Partition, batch: RecordBatch) -> None:
-        """Know the records of a batch that was appended."""
-        ids = self._ids.get(partition.id.index)
-        if ids is None:
-            ids = self._ids[partition.id.index] = MessageIds(batch.base_offset, self.ids_of)
-        ids.note(batch, self._clock.monotonic(), self.window_s)
-
-    def kept_from(self, index: int) -> int | None:
-        """The offset from which on a partition's records are kept, so that a restart knows their ids; None: any."""
-        ids = self._ids.get(index)
-        if ids is None:
-            return None
-        ids.forget(self._clock.monotonic(), self.window_s)
-        return ids.kept_from
-
-
-K = TypeVar("K", bound=KnownIds)
-
-
-def known_for(kind: type[K], known: K | None, clock: Clock, window_ms: int | None) -> K | None:
-    """The ids that a topic knows, with another window than before; None: it has no window any more."""
-    if window_ms is None:
-        return None
-    if known is None:
-        return kind(clock, window_ms)
-    known.window_s = window_ms / 1000
-    return known

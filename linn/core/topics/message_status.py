@@ -1,74 +1,163 @@
 """The status of a topic's messages, found by their ids.
 
-Laws: a message is known from its append until it is older than the topic's `status`, or IDS_MAX offsets of its
-partition lie behind it, whatever was settled meanwhile. Its status follows from logs: from the records, and from the
-state of the topic's queue, which keeps the endings of records that no consumer settled.
+Laws: a message is known from its append until it has ended for the time of the topic's `status`, whether or not its
+record is there. Its status follows from logs: from the records, from the state of the topic's queue, and from the index
+(`message_index`), which has the ids and the endings of records that are gone.
 
 Where several records have an id, the newest one of a partition counts, and one that was aborted if there is no other.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import logging
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
+from functools import partial
 from uuid import UUID
 
-from linn.core.batch.steps import Steps
+from linn.core.batch.batch import RecordBatch
+from linn.core.env.env import Clock, Spawn
+from linn.core.env.log_fields import log_fields
+from linn.core.errors.replication import NotLeader
+from linn.core.errors.tree import LinnError, StorageError, SyncFailed
 from linn.core.log.partition import Partition
+from linn.core.log.state_log import StateLog
+from linn.core.log.storage import PartitionId
 from linn.core.queue.queue import Queue
-from linn.core.topics.message_ids import KnownIds, MessageIds, each_id_of
+from linn.core.queue.subscription_view import ended_as
+from linn.core.topics.message_index import MessageIndex, index_topic
 from linn.message_status import MessageState, MessageStatus
 
-IDS_AT_ONCE = 256
-"""Ids that are looked up in one partition without a pause, in less than a millisecond."""
+logger = logging.getLogger("linn.topic")
+
+OpenLog = Callable[[PartitionId], Awaitable[Partition]]
+"""Opens one of the topic's logs, which is made if there is none. Raises LogCorrupt, StorageError."""
 
 
-class MessageStatuses(KnownIds):
-    """The messages of one topic. Its own queue says what became of them; a stream only stores them."""
+class MessageStatuses:
+    """The messages of one topic. Its own queue has their states; a stream only stores them."""
 
-    ids_of = staticmethod(each_id_of)
+    def __init__(self, status_ms: int, open_log: OpenLog, clock: Clock, spawn: Spawn) -> None:
+        self.status_ms = status_ms
+        self.indexes: dict[int, MessageIndex] = {}
+        """By partition."""
+        self.queue: Queue | None = None
+        """The topic's own queue; None: it is a stream."""
+        self._open_log = open_log
+        self._clock = clock
+        self._spawn = spawn
+        self._tidying: set[int] = set()
 
-    def find(
-        self, asked: Sequence[UUID], partitions: Mapping[int, Partition], queue: Queue | None
-    ) -> Steps[list[MessageStatus]]:
-        """The status of each message, in the order of the ids, in steps of IDS_AT_ONCE."""
-        found: dict[bytes, MessageStatus] = {}
+    # --- opening and changing ---
+
+    async def open(self, partitions: Iterable[Partition]) -> None:
+        """Know the messages of a topic that is opened. Raises LogCorrupt, StorageError: some logs are open."""
+        for partition in partitions:
+            index = self.indexes[partition.id.index] = await self._open_index(partition)
+            await index.load(self.status_ms)
+            self._add(index)
+
+    async def prepare(self, partitions: Mapping[int, Partition], into: list[MessageIndex]) -> None:
+        """Open the indexes of other partitions than the known ones. Raises as `open`: those in `into` are open."""
+        for number, partition in partitions.items():
+            if number not in self.indexes:
+                into.append(await self._open_index(partition))
+                await into[-1].load_log(self.status_ms)
+
+    def adopt(self, status_ms: int, queue: Queue | None, indexes: Iterable[MessageIndex]) -> None:
+        """Take over the topic's queue, another time, and indexes that were prepared, which begin now."""
+        self.status_ms, self.queue = status_ms, queue
+        for index in indexes:
+            index.begin()
+            self._add(index)
+
+    async def close(self) -> None:
+        """Close all logs: the topic has no `status` any more. Raises SyncFailed."""
+        for index in self.indexes.values():
+            try:
+                await index.log.partition.close()
+            except SyncFailed:
+                raise
+            except StorageError as error:
+                _warn(index, error)
+
+    async def _open_index(self, partition: Partition) -> MessageIndex:
+        log = await self._open_log(PartitionId(index_topic(partition.id.topic), partition.id.index))
+        return MessageIndex(partition, StateLog(log, self._clock), self._clock)
+
+    def _add(self, index: MessageIndex) -> None:
+        number = index.partition.id.index
+        self.indexes[number] = index
+        index.on_due = lambda: self._spawn(partial(self._tidy, number))
+
+    # --- new records, and questions ---
+
+    def appended(self, partition: Partition, batch: RecordBatch) -> None:
+        """Know the records of a batch that was appended."""
+        self.indexes[partition.id.index].note(batch)
+
+    def kept_from(self, number: int) -> int | None:
+        """The offset from which on a partition's records are kept, so that a restart knows their ids; None: any."""
+        index = self.indexes.get(number)
+        return index.kept_from if index is not None else None
+
+    async def find(self, asked: Sequence[UUID]) -> list[MessageStatus]:
+        """The status of each message, in the order of the ids. Raises LogCorrupt, StorageError."""
+        found = dict[bytes, MessageStatus]()
         ids = list(dict.fromkeys(id.bytes for id in asked))
-        for index, known in list(self._ids.items()):
-            known.forget(self._clock.monotonic(), self.window_s)
-            for at in range(0, len(ids), IDS_AT_ONCE):
-                if (partition := partitions.get(index)) is None:
-                    break  # Another broker leads the topic by now.
-                some = ids[at : at + IDS_AT_ONCE]
-                for id, offset in zip(some, known.find(some), strict=True):
-                    if offset is not None and (id not in found or found[id]["state"] == "aborted"):
-                        state, reason = _state(partition, known, offset, queue)
-                        found[id] = _status(UUID(bytes=id), state, reason, index, offset)
-                yield
+        for number, index in list(self.indexes.items()):
+            for id, offset in (await index.find(ids)).items():
+                if id not in found or found[id]["state"] == "aborted":
+                    state, reason = await self._state(index, offset)
+                    found[id] = _status(UUID(bytes=id), state, reason, number, offset)
         return [found.get(id.bytes) or _status(id, "unknown") for id in asked]
 
-    def forget_endings(self, queue: Queue) -> None:
-        """Let the topic's queue forget the endings of records whose ids are forgotten."""
-        for index, partition_queue in enumerate(queue.partition_queues):
-            before = self.kept_from(index)
-            start = partition_queue.partition.start_offset
-            partition_queue.subscription.forget_endings(start if before is None else before)
+    async def _state(self, index: MessageIndex, offset: int) -> tuple[MessageState, str]:
+        """The state of the record at an offset, and the reason."""
+        partition = index.partition
+        for _, _, write in index.writes.pieces(offset, offset + 1):
+            if partition.transactions.hides(write):
+                return "aborted", ""
+            if partition.transactions.is_open(write.producer_id, write.transaction):
+                return "in_doubt", ""
+        if offset >= partition.high_watermark:
+            return "in_doubt", ""
+        if self.queue is None:
+            return "stored", ""
+        state, reason = self.queue.partition_queue(partition.id.index).subscription.state_at(offset)
+        ending = await index.ending_at(offset) if state == "settled" else None
+        return (state, reason) if ending is None else ended_as(ending)
+
+    def tidy(self) -> None:
+        """Let all indexes write due runs and marks, and drop old ones, in the background: replicas may be awaited."""
+        for number in [number for number in self.indexes if number not in self._tidying]:
+            self._spawn(partial(self._tidy, number))
+
+    async def _tidy(self, number: int) -> None:
+        index = self.indexes[number]
+        if number in self._tidying:
+            return
+        self._tidying.add(number)
+        try:
+            queue = self.queue.partition_queue(number) if self.queue is not None else None
+            await index.tidy(queue, self.status_ms)
+            if queue is not None:
+                queue.trimming.begin_if_due()
+        except SyncFailed:
+            raise
+        except NotLeader:
+            return
+        except LinnError as error:
+            _warn(index, error)
+        finally:
+            self._tidying.discard(number)
+
+
+def _warn(index: MessageIndex, error: LinnError) -> None:
+    about = {"partition": str(index.log.partition.id), "topic": index.partition.id.topic} | log_fields(error)
+    logger.warning("%(partition)s is not written now: %(error)s", about)
 
 
 def _status(
     id: UUID, state: MessageState, reason: str = "", partition: int | None = None, offset: int | None = None
 ) -> MessageStatus:
     return {"id": str(id), "state": state, "reason": reason, "partition": partition, "offset": offset}
-
-
-def _state(partition: Partition, known: MessageIds, offset: int, queue: Queue | None) -> tuple[MessageState, str]:
-    """The state of a record of a partition's log, and the reason."""
-    for _, _, write in known.writes.pieces(offset, offset + 1):
-        if partition.transactions.hides(write):
-            return "aborted", ""
-        if partition.transactions.is_open(write.producer_id, write.transaction):
-            return "in_doubt", ""
-    if offset >= partition.high_watermark:
-        return "in_doubt", ""
-    if queue is None:
-        return ("stored" if offset >= partition.start_offset else "dropped"), ""
-    return queue.partition_queue(partition.id.index).subscription.state_at(offset)

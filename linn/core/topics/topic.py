@@ -48,17 +48,16 @@ from linn.core.routing.budget import PublishBudget
 from linn.core.routing.partition_choice import PartitionChoice
 from linn.core.topics.change import TopicChange, close_log, sync_names
 from linn.core.topics.clipped_logs import ClippedLogs
-from linn.core.topics.dedup import Dedup
 from linn.core.topics.deletion import TopicDeletion
 from linn.core.topics.holder import Holder
-from linn.core.topics.message_ids import known_for
+from linn.core.topics.message_index import index_topic
 from linn.core.topics.message_limit import check_steps
-from linn.core.topics.message_status import MessageStatuses
 from linn.core.topics.retired_subscriptions import RetiredSubscriptions
 from linn.core.topics.room import Room
 from linn.core.topics.served_columns import add_key_hashes
 from linn.core.topics.shared_entry import OWN_QUEUE, SharedEntry, state_topic
 from linn.core.topics.timing_logs import TimingLogs, timing_state_topic, timing_topic
+from linn.core.topics.topic_ids import TopicIds
 from linn.core.topics.topic_logs import TopicLogs
 from linn.core.topics.topic_use import TopicUse
 
@@ -137,10 +136,7 @@ class Topic:
         self.publish_errors = 0
         """Failed publishes to this topic by its name."""
         self.room = Room(self, host.spawn)
-        self.dedup: Dedup | None = None
-        """The ids of messages that are not stored again; None: ids don't count."""
-        self.statuses: MessageStatuses | None = None
-        """The ids of messages that the topic can be asked about; None: it can't."""
+        self.ids = TopicIds(self.open_log, host.clock, host.spawn)
         self._retired = RetiredSubscriptions()
         self._clipped = ClippedLogs(name)
         self.timing = TimingLogs(self, host.clock, host.spawn, self._move, self._clipped)
@@ -158,12 +154,7 @@ class Topic:
         try:
             for index in range(self.settings.partitions):
                 self.partitions[index] = await self.open_log(PartitionId(self.name, index))
-            self._adopt_ids(self.settings)
-            for partition in self.partitions.values():
-                if self.dedup is not None:
-                    await self.dedup.load(partition)
-                if self.statuses is not None:
-                    await self.statuses.load(partition)
+            await self.ids.open(self.settings, self.partitions.values())
             await self._prepare(change)
         except LinnError:
             await change.abandon(keeps_empty=True)
@@ -177,7 +168,7 @@ class Topic:
         self._leave(led_by())
         self.led_by, self.subscriptions, self.positions = led_by, {}, None
         self.partitions.clear()
-        self.dedup = self.statuses = None
+        self.ids.forget()
         self.room.changed.clear()
 
     def _leave(self, reason: NotLeader) -> None:
@@ -266,9 +257,11 @@ class Topic:
         try:
             for index in range(len(self.partitions), settings.partitions):
                 change.partitions[index] = await self.open_log(PartitionId(self.name, index))
+            await self.ids.prepare(change, self.partitions | change.partitions)
             await self._prepare(change)
             states = [state.partition for state in _state_logs(change.partition_queues)]
-            await sync_names([*change.partitions.values(), *states])
+            indexes = [index.log.partition for index in change.indexes]
+            await sync_names([*change.partitions.values(), *states, *indexes])
             if settings.kind not in (self.settings.kind, "both"):
                 await self._retired.prepare(self.partitions.values())
         except LinnError:
@@ -280,6 +273,7 @@ class Topic:
         """Whether logs have to be made or synced, for new settings or for a subscription that is not open yet."""
         wanted = {name for name, entry in self.entries.items() if not entry.deleted}
         is_larger = settings.partitions > len(self.partitions)
+        is_larger = is_larger or (settings.status_ms is not None and self.ids.statuses is None)
         return is_larger or settings.kind != self.settings.kind or not wanted <= self.subscriptions.keys()
 
     async def _prepare(self, change: TopicChange) -> None:
@@ -307,6 +301,7 @@ class Topic:
         partition_queue.set_order(self._host.order_of(change.settings))
         partition_queue.set_keeping(**_keeping(change.settings))
         partition_queue.trimming.on_room = partial(self.room.freed, index)
+        partition_queue.trimming.kept_from = self.ids.keeper(change.settings, index)
         left_off = () if queue.name else self._retired.left_off(index)
         await partition_queue.recover(left_off, entry.starts[index] if index < len(entry.starts) else 0)
 
@@ -327,7 +322,7 @@ class Topic:
         self.partitions.update(change.partitions)
         self.room.changed.update(dict.fromkeys(self.partitions))
         self._clipped.add([partition_queue.log for partition_queue in change.partition_queues])
-        self._adopt_ids(self.settings)
+        await self.ids.adopt(change, self.queue, closes=self.logs is None)
         for name, subscription in self.subscriptions.items():
             self._extend_queue(subscription, change.added[name])
         change.begin()
@@ -337,15 +332,6 @@ class Topic:
         if self.settings.kind == "queue":
             self._end_readers()
 
-    def _adopt_ids(self, settings: TopicSettings) -> None:
-        self.dedup = known_for(Dedup, self.dedup, self._clock, settings.dedup_ms)
-        self.statuses = known_for(MessageStatuses, self.statuses, self._clock, settings.status_ms)
-
-    def _kept_from(self, index: int) -> int | None:
-        """The offset from which on a partition's records are kept although they are settled; None: any."""
-        kept = [known.kept_from(index) for known in (self.dedup, self.statuses) if known is not None]
-        return min([offset for offset in kept if offset is not None], default=None)
-
     def _extend_queue(self, queue: Queue, partition_queues: Sequence[PartitionQueue]) -> None:
         for partition_queue in queue.partition_queues:
             partition_queue.set_keeping(**_keeping(self.settings))
@@ -354,8 +340,7 @@ class Topic:
         queue.extend(partition_queues, is_single=self.settings.consumers == "one")
         self.use.follow(queue, self.settings)
         for index, partition_queue in enumerate(queue.partition_queues):
-            knows_ids = self.dedup is not None or self.statuses is not None
-            partition_queue.trimming.kept_from = partial(self._kept_from, index) if knows_ids else None
+            partition_queue.trimming.kept_from = self.ids.keeper(self.settings, index)
 
     @property
     def queue(self) -> Queue | None:
@@ -470,10 +455,10 @@ class Topic:
         if self._clipped.holders:
             self._clipped.check()
         base_offset = partition.append(batch) if numbers is None else partition.append_numbered(batch, numbers)
-        if self.dedup is not None:
-            self.dedup.appended(partition, batch)
-        if self.statuses is not None:
-            self.statuses.appended(partition, batch)
+        if self.ids.dedup is not None:
+            self.ids.dedup.appended(partition, batch)
+        if self.ids.statuses is not None:
+            self.ids.statuses.appended(partition, batch)
         room = self.room
         room.changed[partition.id.index] = None
         if room.is_over:
@@ -511,17 +496,18 @@ class Topic:
         for log in [*self.timing.partitions(), *(state.partition for state in self.state_logs())]:
             await log.enforce_retention(now_ms)
         self.follow_start(self.partitions)
-        if self.statuses is not None and self.queue is not None:
-            self.statuses.forget_endings(self.queue)
+        if self.ids.statuses is not None:
+            self.ids.statuses.tidy()
         for partition_queue in self.partition_queues():
             partition_queue.trimming.begin_if_due()
             partition_queue.trimming.begin_thinning_if_due()
         self.room.tell()
 
     def state_logs(self) -> list[StateLog]:
-        """The open state logs, that of groups included."""
+        """The open state logs, including the logs of groups and of ids."""
         groups = [self.positions] if self.positions is not None else []
-        return [*groups, *_state_logs(self.partition_queues())]
+        indexes = self.ids.statuses.indexes.values() if self.ids.statuses is not None else ()
+        return [*groups, *[index.log for index in indexes], *_state_logs(self.partition_queues())]
 
     def partition_queues(self) -> Iterator[PartitionQueue]:
         """The partitions of all subscriptions, and the timing logs."""
@@ -574,8 +560,9 @@ class Topic:
         indexes = range(self.settings.partitions)
         numbers = [OWN_QUEUE, *(entry.number for entry in self.entries.values())]
         internal = [PartitionId(state_topic(number, self.name), index) for number in numbers for index in indexes]
-        timing = [PartitionId(of(self.name), index) for of in (timing_topic, timing_state_topic) for index in indexes]
-        ids = [*(PartitionId(self.name, index) for index in indexes), *timing, groups_log(self.name)]
+        beside = timing_topic, timing_state_topic, index_topic
+        others = [PartitionId(of(self.name), index) for of in beside for index in indexes]
+        ids = [*(PartitionId(self.name, index) for index in indexes), *others, groups_log(self.name)]
         await self._deletion.delete_rest([*ids, *(internal if self.semantics.survives_restart else ())])
 
 
