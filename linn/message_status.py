@@ -1,4 +1,4 @@
-"""The status of a message, asked by its id."""
+"""The status of a message, asked by its id, and messages that come into their topic later."""
 
 from __future__ import annotations
 
@@ -29,3 +29,36 @@ class MessageStatus(TypedDict):
     partition: int | None
     """None if the message is unknown."""
     offset: int | None
+
+
+SCHEDULED_SHOWN_MAX = 1_000
+"""Limit of the scheduled messages in one answer, and of the ids in one request."""
+
+ScheduledOutcome = Literal["cancelled", "moved", "leaving", "gone"]
+"""The outcome of a change. leaving: the message is due, and can't be changed any more; gone: it has come, was cancelled
+before, or there never was one."""
+
+
+class ScheduledMessage(TypedDict):
+    """A message that comes into its topic later."""
+
+    id: str
+    """Its partition, and its number there: "0/5"."""
+    due_ms: int
+    """Time at which it comes, in ms since 1970."""
+
+
+class ScheduledMessages(TypedDict):
+    """The messages of a topic that come next."""
+
+    count: int
+    """Number of all that wait."""
+    first: list[ScheduledMessage]
+    """The ones that come first, in this order."""
+
+
+class ScheduledChanged(TypedDict):
+    """The outcome of a change for one message."""
+
+    id: str
+    outcome: ScheduledOutcome

@@ -13,7 +13,7 @@ import msgspec
 
 from linn import descriptions, merging, rights
 from linn.merging import Merge
-from linn.message_status import MessageStatus
+from linn.message_status import SCHEDULED_SHOWN_MAX, MessageStatus, ScheduledChanged, ScheduledMessages
 from linn.needs import binding as _binding
 from linn.needs import broker as _broker
 from linn.needs import exchange_settings as _exchange_settings
@@ -147,6 +147,26 @@ class MessagesAsked(msgspec.Struct):
 
     topic: str
     ids: Sequence[str]
+
+
+class ScheduledAsked(msgspec.Struct):
+    """The messages of a topic that come later; `count`: how many to show."""
+
+    topic: str
+    count: Whole = SCHEDULED_SHOWN_MAX
+
+
+class ScheduledChange(Change):
+    """Messages that shall not come."""
+
+    topic: str
+    ids: Sequence[str]
+
+
+class ScheduledMove(ScheduledChange):
+    """Messages that shall come at another time, in ms since 1970."""
+
+    due_ms: Whole
 
 
 class OfSubscription(msgspec.Struct):
@@ -449,6 +469,13 @@ LIST_TOPICS = Verb(
 )
 PURGE_TOPIC = Verb("topic.purge", NamedChange, Purged, _named(rights.CONFIGURE, rights.TOPIC), runs="leader")
 FIND_MESSAGES = Verb("message.status", MessagesAsked, list[MessageStatus], _of_topic(rights.SEE), runs="leader")
+LIST_SCHEDULED = Verb("scheduled.list", ScheduledAsked, ScheduledMessages, _of_topic(rights.SEE), runs="leader")
+CANCEL_SCHEDULED = Verb(
+    "scheduled.cancel", ScheduledChange, list[ScheduledChanged], _of_topic(rights.CONFIGURE), runs="leader"
+)
+MOVE_SCHEDULED = Verb(
+    "scheduled.move", ScheduledMove, list[ScheduledChanged], _of_topic(rights.CONFIGURE), runs="leader"
+)
 CREATE_EXCHANGE = Verb("exchange.create", SettingsChange, Created, _exchange_settings)
 DELETE_EXCHANGE = Verb("exchange.delete", NamedChange, Nothing, _named(rights.CONFIGURE, rights.EXCHANGE))
 SHOW_EXCHANGE = Verb("exchange.show", Named, descriptions.ExchangeDescription, _named(rights.SEE, rights.EXCHANGE))

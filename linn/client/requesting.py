@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from datetime import datetime
 from typing import Any
 from uuid import UUID
 
@@ -14,6 +15,7 @@ from linn.client.arguments import (
     checked_span,
     checked_text,
     checked_wait,
+    due_ms_of,
     shown,
 )
 from linn.client.connection.connector import Connector
@@ -23,8 +25,15 @@ from linn.client.produce.producer import Producer
 from linn.client.produce.requester import Requester
 from linn.core.errors.inboxes import NoReply
 from linn.core.errors.tree import LimitExceeded, MessageInvalid
-from linn.message_status import ENDED, IDS_MAX, MessageStatus
-from linn.verbs import FIND_MESSAGES
+from linn.message_status import (
+    ENDED,
+    IDS_MAX,
+    SCHEDULED_SHOWN_MAX,
+    MessageStatus,
+    ScheduledChanged,
+    ScheduledMessages,
+)
+from linn.verbs import CANCEL_SCHEDULED, FIND_MESSAGES, LIST_SCHEDULED, MOVE_SCHEDULED
 
 REQUEST_TIMEOUT_S = 30.0
 REPLIES_MAX = 1_000
@@ -163,6 +172,57 @@ class Requesting:
                 return found
             await clock.sleep(min(pause_s, left_s))
             pause_s = min(2 * pause_s, STATUS_PAUSE_S_MAX)
+
+    async def scheduled(self, topic: str, *, count: int = 100) -> ScheduledMessages:
+        """Ask which messages come into a topic later; the first `count` of them, at most 1,000, in their order.
+
+        Raises MessageInvalid, TopicUnknown, Forbidden, ConnectionLost, RequestTimeout.
+        Cancellation: nothing is changed.
+
+        Example:
+            receipt = await producer.publish(b"two coffees", delay_ms=60_000)
+            found = await client.scheduled("orders")
+            print(found["count"], found["first"][0]["due_ms"])
+        """
+        checked_number(count, "count", SCHEDULED_SHOWN_MAX, 1)
+        found: ScheduledMessages = await self._performing.perform(LIST_SCHEDULED.name, topic=topic, count=count)
+        return found
+
+    async def cancel_scheduled(self, topic: str, ids: Sequence[str]) -> list[ScheduledChanged]:
+        """Let messages never come into their topic; return the outcome of each, in the order of `ids`.
+
+        Args:
+            ids: at most 1,000, as `Receipt.scheduled` or `scheduled` has them.
+
+        Raises ConfigError, LimitExceeded, TopicUnknown, Forbidden, ConnectionLost, RequestTimeout.
+        Cancellation: they may be cancelled, or not.
+
+        Example:
+            receipt = await producer.publish(b"two coffees", delay_ms=60_000)
+            (changed,) = await client.cancel_scheduled("orders", [receipt.scheduled])
+            print(changed["outcome"])
+        """
+        return await self._changed(CANCEL_SCHEDULED.name, topic, ids)
+
+    async def move_scheduled(
+        self, topic: str, ids: Sequence[str], *, at: datetime | int | None = None, delay_ms: int = 0
+    ) -> list[ScheduledChanged]:
+        """Let messages come into their topic at another time, which is given as for `publish`.
+
+        Returns, raises and is cancelled as `cancel_scheduled`.
+
+        Example:
+            receipt = await producer.publish(b"two coffees", delay_ms=60_000)
+            await client.move_scheduled("orders", [receipt.scheduled], delay_ms=1_000)
+        """
+        checked_number(delay_ms, "delay_ms", U32_MAX)
+        due_ms = due_ms_of(at, delay_ms) or self._connector.env.clock.now_ms() + delay_ms
+        return await self._changed(MOVE_SCHEDULED.name, topic, ids, due_ms=due_ms)
+
+    async def _changed(self, verb: str, topic: str, ids: Sequence[str], **to: int) -> list[ScheduledChanged]:
+        texts = [checked_text(id, "the id of a scheduled message") for id in ids]
+        changed: list[ScheduledChanged] = await self._performing.perform(verb, topic=topic, ids=texts, **to)
+        return changed
 
 
 def _checked_id(id: object) -> UUID:

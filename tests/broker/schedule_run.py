@@ -30,6 +30,10 @@ class Life:
         """By how much a record may seem to be early: the clock was set back between its departure and its arrival."""
         self.count = 0
         self.dues_ms: dict[str, int] = {}
+        self.ids: dict[str, str] = {}
+        self.changed: set[str] = set()
+        """Records that were moved or cancelled, or perhaps."""
+        self.cancelled: set[str] = set()
         self.confirmed: dict[str, int] = {}
         """The wall times at which records were confirmed."""
 
@@ -41,8 +45,26 @@ class Life:
         due_ms = env.clock.now_ms() + wait_ms
         self.dues_ms.update(dict.fromkeys(contents, due_ms))
         properties = {"delay_ms": wait_ms} if self.rng.random() < 0.5 else {"due_ms": due_ms}
-        await client.call(m.Publish("t"), [records(contents, **properties)])
+        (place,) = (await client.call(m.Publish("t"), [records(contents, **properties)])).placements
+        self.ids.update({each: f"0/{place.base_offset + at}" for at, each in enumerate(contents)})
         self.confirmed.update(dict.fromkeys(contents, env.clock.now_ms()))
+
+    async def change(self, env: SimEnv, client: RawClient) -> None:
+        """Cancel or move some records."""
+        chosen = self.rng.sample(sorted(self.ids), min(len(self.ids), 2))
+        ids, is_move = [self.ids[value] for value in chosen], self.rng.random() < 0.7
+        self.changed.update(chosen)
+        if is_move:
+            due_ms = env.clock.now_ms() + self.rng.choice([0, 500, 3_000, 9_000])
+            before = {value: self.dues_ms[value] for value in chosen}
+            self.dues_ms.update({value: min(due_ms, before[value]) for value in chosen})
+            found = await client.administer("scheduled.move", topic="t", ids=ids, due_ms=due_ms)
+            for value, each in zip(chosen, found, strict=True):
+                self.dues_ms[value] = due_ms if each["outcome"] == "moved" else before[value]
+        else:
+            found = await client.administer("scheduled.cancel", topic="t", ids=ids)
+            outcomes = [each["outcome"] for each in found]
+            self.cancelled.update(value for value, outcome in zip(chosen, outcomes, strict=True) if outcome[0] == "c")
 
     def jump(self, env: SimEnv) -> None:
         """Set the clock."""
@@ -55,9 +77,11 @@ class Life:
         async with broker_on(env, TEXT):
             client = await connected(env)
             for _ in range(BATCHES):
-                deed = self.rng.choice(["publish", "publish", "wait", "jump"])
+                deed = self.rng.choice(["publish", "publish", "wait", "jump", "change"])
                 if deed == "publish":
                     await self.publish(env, client)
+                elif deed == "change":
+                    await self.change(env, client)
                 elif deed == "wait":
                     await trio.sleep(self.rng.choice([0, 0.01, 0.2, 1, 3]))
                 elif self.has_jumps:
@@ -83,9 +107,10 @@ def _check(life: Life, batches: list[RecordBatch]) -> None:
             assert (record.delay_ms, record.due_ms) == (0, 0)
             early_ms = life.dues_ms[value] - batch.append_time_ms
             assert early_ms <= life.early_ms, f"{value} has come early"
-    assert life.confirmed.keys() <= found.keys(), "what was confirmed has come"
+    assert life.confirmed.keys() - life.changed <= found.keys(), "what was confirmed has come"
+    assert not found.keys() & life.cancelled, "what was cancelled has not come"
     if not life.has_jumps:
-        order = [value for value in found if value in life.confirmed]
+        order = [value for value in found if value in life.confirmed.keys() - life.changed]
         for before, after in pairwise(order):
             if life.confirmed[after] < life.dues_ms[before]:
                 assert life.dues_ms[before] <= life.dues_ms[after], f"{after} was due before {before}"

@@ -13,6 +13,7 @@ from raw_client import RawClient, Refused, broker_on, connected, records, served
 from linn.core.batch.builder import build_from_records
 from linn.core.batch.record import Record
 from linn.core.broker.broker import Broker
+from linn.core.queue.dead_letter import Intent
 from linn.testing.sim_env import SimEnv
 from linn.wire import messages as m
 
@@ -189,6 +190,100 @@ async def test_a_batch_may_have_records_for_now_and_for_later(client: RawClient,
     assert (ends(broker), scheduled(broker)) == ([2], 1)
     await trio.sleep(2)
     assert await client.fetch("t") == ["1", "3", "2"]
+
+
+async def listed(client: RawClient, **options: Any) -> tuple[int, list[str]]:
+    found = await client.administer("scheduled.list", topic="t", **options)
+    return found["count"], [each["id"] for each in found["first"]]
+
+
+async def changed(client: RawClient, verb: str, *ids: str, **options: Any) -> list[str]:
+    found = await client.administer(f"scheduled.{verb}", topic="t", ids=list(ids), **options)
+    assert [each["id"] for each in found] == list(ids)
+    return [each["outcome"] for each in found]
+
+
+@served(QUEUE.replace("\n", "\npartitions = 2\n"))
+async def test_the_next_records_are_listed_in_their_order(env: SimEnv, client: RawClient) -> None:
+    assert await listed(client) == (0, [])
+    due_ms = env.clock.now_ms() + 50_000
+    for partition, more_ms in [(0, 3), (1, 1), (1, 4), (0, 2)]:
+        await client.call(m.Publish("t", partition=partition), [records(["a", "b"], due_ms=due_ms + more_ms)])
+    expected = ["1/0", "1/1", "0/2", "0/3", "0/0", "0/1", "1/2", "1/3"]
+    assert await listed(client) == (8, expected)
+    assert await listed(client, count=3) == (8, expected[:3])
+    assert (await client.administer("scheduled.list", topic="t"))["first"][0]["due_ms"] == due_ms + 1
+
+
+@simulated
+async def test_a_cancelled_record_never_comes(env: SimEnv) -> None:
+    async with broker_on(env, QUEUE):
+        client = await connected(env)
+        await publish(client, ["a", "b", "c"], delay_ms=20_000)
+        assert await changed(client, "cancel", "0/1", validate_only=True) == ["cancelled"]
+        assert await changed(client, "cancel", "0/1", "0/1", "0/3", "1/0") == ["cancelled", "gone", "gone", "gone"]
+        assert await listed(client) == (2, ["0/0", "0/2"])
+    async with broker_on(env, QUEUE):
+        await trio.sleep(25)
+        client = await connected(env)
+        assert await client.fetch("t") == ["a", "c"]
+        assert await changed(client, "cancel", "0/0") == ["gone"]
+
+
+@simulated
+async def test_a_moved_record_comes_at_its_other_time_also_after_restarts(env: SimEnv) -> None:
+    begin_ms = env.clock.now_ms()
+    async with broker_on(env, QUEUE):
+        client = await connected(env)
+        await publish(client, ["later", "sooner", "not", "years"], delay_ms=20_000)
+        assert await changed(client, "move", "0/0", due_ms=begin_ms + 30_000) == ["moved"]
+        assert await changed(client, "move", "0/1", due_ms=begin_ms + 10_000) == ["moved"]
+        assert await changed(client, "move", "0/3", due_ms=begin_ms + 10 * YEAR_MS) == ["moved"]
+        assert await changed(client, "move", "0/2", due_ms=begin_ms + 5_000, validate_only=True) == ["moved"]
+        assert await listed(client) == (4, ["0/1", "0/2", "0/0", "0/3"])
+    for sleep_s, come in [(0, []), (11, ["sooner"]), (10, ["sooner", "not"]), (10, ["sooner", "not", "later"])]:
+        async with broker_on(env, QUEUE) as broker:
+            await trio.sleep(sleep_s)
+            client = await connected(env)
+            found = [await client.fetch("t", 0, offset) for offset in range(ends(broker)[0])]
+            assert [some[0] for some in found] == come
+    async with broker_on(env, QUEUE) as broker:
+        await trio.sleep(1)
+        assert await listed(await connected(env)) == (1, ["0/3"])
+        env.clock.jump(10 * YEAR_MS)
+        await trio.sleep(61)
+        assert scheduled(broker) == 0
+
+
+@served(QUEUE)
+async def test_a_record_that_is_leaving_can_not_be_changed(env: SimEnv, client: RawClient, broker: Broker) -> None:
+    await publish(client, ["a", "b"], delay_ms=1_000)
+    (queue,) = broker.topics["t"].timing.queues.values()
+    queue.begin_step([(0, 1)], Intent(0, 7))
+    assert await changed(client, "cancel", "0/0", "0/1") == ["leaving", "cancelled"]
+    assert await changed(client, "move", "0/0", due_ms=env.clock.now_ms()) == ["leaving"]
+
+
+@served('[topics.t]\nrecords_max = 1\noverflow = "reject"\n')
+async def test_a_record_that_waits_for_room_is_leaving(client: RawClient, broker: Broker) -> None:
+    await publish(client, ["full"])
+    await publish(client, ["a"], due_ms=1)
+    await trio.sleep(1)
+    assert await changed(client, "cancel", "0/0") == ["leaving"]
+
+
+@served(QUEUE)
+async def test_questions_about_no_record_are_refused(client: RawClient) -> None:
+    wrong = ["", "0", "0/", "/0", "0/-1", "-1/0", "a/b", "0/1/2", "\u0660/0", "0/" + "9" * 40]
+    for id in wrong:
+        with pytest.raises(Refused) as refused:
+            await changed(client, "cancel", id)
+        assert refused.value.code == "config.invalid"
+    with pytest.raises(Refused, match=r"limit\.exceeded"):
+        await changed(client, "cancel", *["0/0"] * 1001)
+    for due_ms in (0, 253_402_300_800_000):
+        with pytest.raises(Refused, match=r"config\.invalid"):
+            await changed(client, "move", "0/0", due_ms=due_ms)
 
 
 @pytest.mark.parametrize("seed", range(30))

@@ -61,6 +61,8 @@ SHOWN: list[tuple[tuple[str, ...], tuple[str, ...]]] = [
     (("queues", "list"), (JOBS, GRAVES)),
     (("queues", "describe", JOBS), ()),
     (("status", JOBS, MESSAGE), (MESSAGE,)),
+    (("publish", JOBS, "later", "--delay", "40d"), (JOBS,)),
+    (("scheduled", "list", JOBS), ("0/0",)),
     (("subscriptions", "list"), (VISITS, GROUP)),
     (("subscriptions", "describe", VISITS, GROUP), ()),
     (("dead-letters", "list"), (GRAVES, JOBS)),

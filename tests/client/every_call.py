@@ -58,7 +58,7 @@ from linn.errors import (
     StatusUnsupported,
     TransactionUnknown,
 )
-from linn.message_status import MessageStatus
+from linn.message_status import MessageStatus, ScheduledChanged, ScheduledMessages
 from linn.participants import SqliteParticipant
 
 
@@ -162,6 +162,9 @@ async def ask(client: Client, topic: str) -> None:
         found = await client.status(topic, [UUID(int=1), str(UUID(int=2))], wait_s=0.1)
         assert_type(found, list[MessageStatus])
         assert_type(found[0]["partition"], int | None)
+    assert_type(await client.scheduled(topic, count=1), ScheduledMessages)
+    assert_type(await client.cancel_scheduled(topic, ["0/0"]), list[ScheduledChanged])
+    assert_type(await client.move_scheduled(topic, ["0/0"], at=None, delay_ms=1), list[ScheduledChanged])
     with suppress(InboxUnknown):
         await client.reply("0.1", b"2", headers=[("name", None)])
 

@@ -37,8 +37,8 @@ async def test_a_message_comes_after_its_delay_or_at_its_time(client: Client, na
         at = datetime.now(UTC) + timedelta(milliseconds=150)
         sooner = await producer.publish(b"sooner", at=at)
         now = await producer.publish(b"now")
-        assert (later.partition, later.offset, later.scheduled) == (0, None, "0-0")
-        assert (sooner.offset, sooner.scheduled) == (None, "0-1")
+        assert (later.partition, later.offset, later.scheduled) == (0, None, "0/0")
+        assert (sooner.offset, sooner.scheduled) == (None, "0/1")
         assert (now.offset, now.scheduled) == (0, None)
         assert [(await anext(consumer)).value for _ in range(3)] == [b"now", b"sooner", b"later"]
         assert datetime.now(UTC) >= at
@@ -68,6 +68,31 @@ async def test_times_that_mean_nothing_are_refused_before_they_are_sent(client: 
 
 
 @on_both_loops
+async def test_messages_that_come_later_are_listed_moved_and_cancelled(client: Client, name: str) -> None:
+    await client.admin.create_topic(name)
+    async with client.producer(name) as producer, client.consumer(name) as consumer:
+        ids = [
+            (await producer.publish(b"%d" % number, delay_ms=60_000 + number)).scheduled or "" for number in range(3)
+        ]
+        found = await client.scheduled(name, count=2)
+        assert (found["count"], [each["id"] for each in found["first"]]) == (3, ids[:2])
+        assert await client.cancel_scheduled(name, ids[:1]) == [{"id": ids[0], "outcome": "cancelled"}]
+        assert await client.move_scheduled(name, [*ids[:2]], delay_ms=1) == [
+            {"id": ids[0], "outcome": "gone"},
+            {"id": ids[1], "outcome": "moved"},
+        ]
+        assert (await anext(consumer)).value == b"1"
+        await client.move_scheduled(name, ids[2:], at=datetime.now(UTC))
+        assert (await anext(consumer)).value == b"2"
+        assert (await client.scheduled(name))["count"] == 0
+        for wrong in (0, 1_001, "9"):
+            with pytest.raises(MessageInvalid):
+                await client.scheduled(name, count=wrong)  # type: ignore[arg-type]
+        with pytest.raises(MessageInvalid):
+            await client.move_scheduled(name, ids, at=NAIVE)
+
+
+@on_both_loops
 async def test_a_message_of_a_transaction_is_not_delayed(client: Client, name: str) -> None:
     await client.admin.create_topic(name)
     async with client.transaction(name) as transaction:
@@ -88,6 +113,6 @@ async def test_a_producer_of_one_partition_goes_on_behind_a_delayed_message(clie
 def test_the_blocking_client_publishes_with_a_time(client: linn.sync.Client, name: str) -> None:
     client.admin.create_topic(name)
     with client.producer(name) as producer, client.consumer(name) as consumer:
-        assert producer.publish(b"1", at=datetime.now(UTC)).scheduled == "0-0"
+        assert producer.publish(b"1", at=datetime.now(UTC)).scheduled == "0/0"
         producer.publish_nowait(b"2", delay_ms=50)
         assert [consumer.get(timeout_s=10).value for _ in range(2)] == [b"1", b"2"]

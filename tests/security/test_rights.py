@@ -184,6 +184,9 @@ ROWS = [
     Row("topic.delete", ["configure topic:none"], _verb("topic.delete", name="none")),
     Row("topic.show", ["see topic:q"], _verb("topic.show", name="q")),
     Row("topic.purge", ["configure topic:q"], _verb("topic.purge", name="q")),
+    Row("scheduled.list", ["see topic:q"], _verb("scheduled.list", topic="q")),
+    Row("scheduled.cancel", ["configure topic:q"], _verb("scheduled.cancel", topic="q", ids=["0/0"])),
+    Row("scheduled.move", ["configure topic:q"], _verb("scheduled.move", topic="q", ids=["0/0"], due_ms=1)),
     Row("message.status", ["see topic:q"], _verb("message.status", topic="q", ids=[str(UUID(int=1))])),
     Row("exchange.create", ["configure exchange:new"], _verb("exchange.create", name="new")),
     Row(

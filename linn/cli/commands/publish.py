@@ -300,7 +300,7 @@ class Publication:
         if total.is_scheduled:
             text = f"scheduled {counted(total.count, 'message')} for {self._target}"
             ids = [
-                f"{partition}-{first}" + (f" to {partition}-{last}" if first != last else "")
+                f"{partition}/{first}" + (f" to {partition}/{last}" if first != last else "")
                 for partition, (first, last) in sorted(total.partitions.items())
             ]
             return f"{text} (id {'; '.join(ids)})" if ids else text

@@ -279,7 +279,7 @@ class Producer:
             raise
         message_id = message.properties.id or UUID(int=batch.id(index))
         receipt = self._receipt(message_id, batch.place(index), placement, batch.confirmation, message.mandatory)
-        return receipt.delayed() if message.properties.is_delayed else receipt
+        return receipt._delayed() if message.properties.is_delayed else receipt
 
     async def _sent_alone(self, message_id: int, confirmation: Confirmation) -> Receipt:
         return self._receipt(UUID(int=message_id), 0, await self._confirmed(confirmation, attended=True), confirmation)
@@ -451,7 +451,7 @@ class Producer:
         except LinnError as error:
             bulk.fail(error)
         receipt = await bulk.receipt(None if self._to_exchange else self._target)
-        return receipt.delayed() if delay_ms or columns.due_ms else receipt
+        return receipt._delayed() if delay_ms or columns.due_ms else receipt
 
     async def _ship(self, bulk: Bulk, partition: int, columns: BulkColumns, mandatory: bool) -> None:
         """Cut and send the messages of one partition; with `partition` -1, batches go to all partitions in turn."""

@@ -40,9 +40,9 @@ class Receipt(NamedTuple):
     None.
     """
 
-    def delayed(self) -> Receipt:
+    def _delayed(self) -> Receipt:
         """Return the receipt of a message that comes later."""
-        id = None if self.offset is None else f"{self.partition}-{self.offset}"
+        id = None if self.offset is None else f"{self.partition}/{self.offset}"
         return self._replace(offset=None, scheduled=id)
 
 
@@ -78,9 +78,9 @@ class BulkReceipt:
     """Number of records stored in all topics together; None with acks="none"."""
     is_scheduled: bool = False
     """Whether the messages come into the topic later. Then `partitions` has the numbers of their ids: the id of number
-    5 in partition 0 is "0-5".
+    5 in partition 0 is "0/5".
     """
 
-    def delayed(self) -> BulkReceipt:
+    def _delayed(self) -> BulkReceipt:
         """Return the receipt of messages that come later."""
         return replace(self, is_scheduled=True)

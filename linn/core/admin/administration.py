@@ -34,7 +34,7 @@ from linn.core.admin.everywhere import everywhere, wait_known
 from linn.core.admin.exchanges import ExchangeAdministration
 from linn.core.admin.groups import GroupAdministration
 from linn.core.admin.led_logs import LedLogs
-from linn.core.admin.messages import find_messages
+from linn.core.admin.messages import ScheduledAdministration, find_messages
 from linn.core.admin.stored_entries import TOPIC, settings_of_topics
 from linn.core.admin.subscriptions import SubscriptionAdministration
 from linn.core.admin.topic_description import JsonText
@@ -214,6 +214,15 @@ class Administration:
         promises = self.topic_maker.engine(name).capabilities
         return PartPolicy(is_synced=promises.confirm_after_sync, is_in_memory=not promises.survives_restart)
 
+    def _message_handlers(self) -> list[tuple[str, Handler]]:
+        scheduled = ScheduledAdministration(self.catalog, self.long_work)
+        return [
+            _on(verbs.FIND_MESSAGES, partial(find_messages, self.catalog)),
+            _on(verbs.LIST_SCHEDULED, scheduled.list_first),
+            _on(verbs.CANCEL_SCHEDULED, scheduled.cancel),
+            _on(verbs.MOVE_SCHEDULED, scheduled.move),
+        ]
+
     def _verb_handlers(self) -> dict[str, Handler]:
         topics, groups, subscriptions = self._topics, self._groups, self._subscriptions
         exchanges, users = self._exchanges, self._users
@@ -228,7 +237,7 @@ class Administration:
                 _on(verbs.SHOW_TOPIC, topics.show),
                 _on_behalf(verbs.LIST_TOPICS, definitions.list_topics),
                 _on(verbs.PURGE_TOPIC, subscriptions.purge),
-                _on(verbs.FIND_MESSAGES, partial(find_messages, self.catalog)),
+                *self._message_handlers(),
                 _on(verbs.CREATE_EXCHANGE, exchanges.create),
                 _on_behalf(verbs.DELETE_EXCHANGE, exchanges.delete),
                 _on_behalf(verbs.SHOW_EXCHANGE, exchanges.show),

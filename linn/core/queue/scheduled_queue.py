@@ -17,11 +17,12 @@ from collections import deque
 from collections.abc import Sequence
 from dataclasses import replace
 from functools import partial
-from itertools import compress
+from itertools import compress, islice
 from typing import Any
 
 from linn.core.batch.batch import RecordBatch
-from linn.core.batch.record import Record
+from linn.core.batch.record import DUE_MS_MAX, Record
+from linn.core.batch.steps import STEP_RECORDS, Steps
 from linn.core.env.alarm import Alarm
 from linn.core.errors.texts import counted
 from linn.core.errors.tree import LimitExceeded
@@ -32,6 +33,7 @@ from linn.core.queue.offset_ranges import OffsetRanges, Range
 from linn.core.queue.partition_queue import PartitionQueue
 from linn.core.queue.time_index import RUN_RECORDS, TimeIndex
 from linn.core.queue.transfer import Numbers, Step
+from linn.message_status import ScheduledOutcome
 
 SCHEDULED_MAX = 1 << 22
 """Limit of the records that wait in one timing log: 50 MB of index."""
@@ -47,6 +49,7 @@ class ScheduledQueue(PartitionQueue):
     def __init__(self, *args: Any) -> None:
         """Make it with the arguments of `PartitionQueue`."""
         super().__init__(*args)
+        self.subscription.delay_ms_max = DUE_MS_MAX
         self._index = TimeIndex()
         self._uncommitted: deque[tuple[int, Sequence[int], Sequence[int]]] = deque()
         """Batches beyond the stable offset: their ends, times and offsets."""
@@ -87,8 +90,11 @@ class ScheduledQueue(PartitionQueue):
                 add()
 
         def add() -> None:
-            wanted = OffsetRanges(self.subscription.unsettled(offsets[0], offsets[-1] + 1)) if offsets else ()
+            subscription = self.subscription
+            wanted = OffsetRanges(subscription.unsettled(offsets[0], offsets[-1] + 1)) if offsets else ()
             kept = [(due, offset) for due, offset in zip(dues, offsets, strict=True) if offset in wanted]
+            if subscription.delayed_count:  # They were moved.
+                kept = [(subscription.postponed_ms(offset) or due, offset) for due, offset in kept]
             if kept:
                 self._index.add([due for due, _ in kept], [offset for _, offset in kept])
             dues.clear()
@@ -148,13 +154,49 @@ class ScheduledQueue(PartitionQueue):
         """Take the next records that are due out of the index: (time, offset), in this order."""
         self._index_committed()
         due = self._index.take_in_order(self.clock.now_ms(), records_max)
-        return [(due_ms, offset) for due_ms, offset in due if self.subscription.is_waiting(offset)]
+        return list(dict.fromkeys(filter(self._is_current, due)))
+
+    def _is_current(self, row: tuple[int, int]) -> bool:
+        """Whether a row of the index is about a record that waits, and was not moved to another time."""
+        due_ms, offset = row
+        return self.subscription.is_waiting(offset) and self.subscription.postponed_ms(offset) in (0, due_ms)
 
     def wait_again(self, rows: Sequence[tuple[int, int]]) -> None:
         """Put records into the index again, as far as they still wait."""
-        left = [row for row in rows if self.subscription.is_waiting(row[1])]
+        left = list(filter(self._is_current, rows))
         if left:
             self._index.add([due_ms for due_ms, _ in left], [offset for _, offset in left])
+
+    # --- what users ask for ---
+
+    def first(self, records_max: int) -> Steps[list[tuple[int, int]]]:
+        """The records that come next, as (time, offset); run the steps to their end."""
+        found, rows = dict[tuple[int, int], None](), self._index.in_order()
+        while len(found) < records_max and (some := list(islice(rows, STEP_RECORDS))):
+            found.update(dict.fromkeys(filter(self._is_current, some)))
+            yield
+        return list(found)[:records_max]
+
+    def change(self, offset: int, due_ms: int | None, *, is_dry: bool = False) -> ScheduledOutcome:
+        """Let a record come at another time, or never (None), and return the outcome. It is durable once the log is.
+
+        `is_dry`: change nothing.
+        """
+        subscription = self.subscription
+        if not 0 <= offset < self.partition.stable_offset or not subscription.is_waiting(offset):
+            return "leaving" if subscription.is_dead(offset) else "gone"
+        if due_ms is None:
+            if not is_dry:
+                self.follow(subscription.settle_void(offset, offset + 1))
+            return "cancelled"
+        if not is_dry:
+            subscription.postpone(offset, offset + 1, due_ms)
+            self._index.add([due_ms], [offset])
+            self._go_on()
+        return "moved"
+
+    def _expire(self) -> float | None:
+        return None  # A record stays postponed until it leaves.
 
     def begin_step(self, ranges: Sequence[Range], intent: Intent) -> None:
         """Intend records that wait: none of them can be cancelled any more."""

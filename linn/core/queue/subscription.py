@@ -76,6 +76,8 @@ class SharedSubscription(SubscriptionView):
         """The topic's order; None: the lowest offset is next."""
         self.keeps_endings = False
         """Whether the way in which records end is kept where no consumer settles them, until `forget_endings`."""
+        self.delay_ms_max = LEASE_MS_MAX
+        """The longest delay that a start takes for one: beyond it the clock has been set back."""
         self._states = RecordStates(start)
         self._events = EventBuffer()
 
@@ -366,6 +368,14 @@ class SharedSubscription(SubscriptionView):
             effects = effects.plus(self._kill([(start, stop)], attempts, reason))
         return effects
 
+    def postpone(self, first: int, end: int, ready_ms: int) -> None:
+        """Let records that wait become ready at another wall time."""
+        states = self._states
+        states.advance(end)
+        states.returned.drop(first, end)
+        states.returned.add(first, end, 0, ready_ms)
+        self._events.add(Returned(first, end, 0, ready_ms))
+
     def intend(self, first: int, end: int, intent: Intent) -> None:
         """Record that a step begins; its event must be committed before it is published. An earlier intent stays."""
         assert self._states.dead.covers(first, end)
@@ -487,7 +497,7 @@ class SharedSubscription(SubscriptionView):
         states = self._states
         states.leases.next_delivery_id += DELIVERY_ID_GAP
         self._events.add(DeliveryIdsStarted(states.leases.next_delivery_id))
-        for row in states.returned.cap(now, LEASE_MS_MAX):
+        for row in states.returned.cap(now, self.delay_ms_max):
             self._events.add(Returned(*row))
         effects = Effects(ready=states.returned.ready.count, delayed=states.returned.delayed.count)
         by_attempts: dict[int, list[Range]] = {}

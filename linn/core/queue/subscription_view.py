@@ -119,13 +119,23 @@ class SubscriptionView:
             return states.returned.ready.lowest(1)[0][0]
         return states.cursor if states.cursor < end else None
 
+    def postponed_ms(self, offset: int) -> int:
+        """The wall time to which a record that waits was postponed; 0: it was not."""
+        delayed = self._states.returned.delayed
+        found = delayed.pieces(offset, offset + 1) if delayed.count else ()
+        return found[0][2].ready_ms if found else 0
+
+    def is_dead(self, offset: int) -> bool:
+        """Whether a record is dead, and has not left yet."""
+        return self._states.dead.covers(offset, offset + 1)
+
     def is_waiting(self, offset: int) -> bool:
         """Whether a record waits, for a consumer or for its time, and nothing has begun with it."""
         states = self._states
         returned = states.returned
         if offset >= states.cursor or returned.ready.pieces(offset, offset + 1):
             return True
-        return bool(returned.delayed.count and returned.delayed.pieces(offset, offset + 1))
+        return self.postponed_ms(offset) > 0
 
     def end_of_waiting(self, records: int, end: int) -> int:
         """The offset below which the lowest `records` records lie that wait for delivery; at most `end`."""

@@ -10,8 +10,8 @@ from __future__ import annotations
 from array import array
 from bisect import bisect_left, bisect_right
 from collections import deque
-from collections.abc import Callable, Sequence
-from heapq import heapify, heappop, heappush
+from collections.abc import Callable, Iterator, Sequence
+from heapq import heapify, heappop, heappush, merge
 
 from linn.core.queue.offset_ranges import OffsetRanges, Range
 
@@ -42,6 +42,10 @@ class _Run:
     @property
     def left(self) -> int:
         return len(self.dues_ms) - self.at
+
+    def each(self) -> Iterator[tuple[int, int]]:
+        """(time, offset) of the records that are left."""
+        return ((self.dues_ms[at], self.base + self.places[at]) for at in range(self.at, len(self.dues_ms)))
 
     def offsets(self) -> list[int]:
         """The offsets of the records that are left, in the order of their times."""
@@ -115,6 +119,10 @@ class TimeIndex:
         self._count -= len(taken)
         taken.sort()
         return taken
+
+    def in_order(self) -> Iterator[tuple[int, int]]:
+        """(time, offset) of all records, in that order. Nothing may change meanwhile."""
+        return merge(*[run.each() for run in (*self._small, *self._large)])
 
     def take_in_order(self, now_ms: int, records_max: int) -> list[tuple[int, int]]:
         """Remove records that are due by `now_ms`, at most so many; returns (time, offset) in that order."""

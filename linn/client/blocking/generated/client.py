@@ -34,7 +34,7 @@ from linn.client.options import ClientOptions, Tls
 from linn.client.participants.participant import Participant
 from linn.client.produce.producer import AcksName
 from linn.client.requesting import REPLIES_MAX, REQUEST_TIMEOUT_S
-from linn.message_status import MessageStatus
+from linn.message_status import MessageStatus, ScheduledChanged, ScheduledMessages
 from linn.wire.messages import Description
 
 
@@ -479,6 +479,48 @@ class Client(BaseClient):
             print(found["state"], found["reason"])
         """
         return self._thread.call(self._made.status, topic, ids, wait_s=wait_s)
+
+    def scheduled(self, topic: str, *, count: int = 100) -> ScheduledMessages:
+        """Ask which messages come into a topic later; the first `count` of them, at most 1,000, in their order.
+
+        Raises MessageInvalid, TopicUnknown, Forbidden, ConnectionLost, RequestTimeout.
+        Interruption: nothing is changed.
+
+        Example:
+            receipt = producer.publish(b"two coffees", delay_ms=60_000)
+            found = client.scheduled("orders")
+            print(found["count"], found["first"][0]["due_ms"])
+        """
+        return self._thread.call(self._made.scheduled, topic, count=count)
+
+    def cancel_scheduled(self, topic: str, ids: Sequence[str]) -> list[ScheduledChanged]:
+        """Let messages never come into their topic; return the outcome of each, in the order of `ids`.
+
+        Args:
+            ids: at most 1,000, as `Receipt.scheduled` or `scheduled` has them.
+
+        Raises ConfigError, LimitExceeded, TopicUnknown, Forbidden, ConnectionLost, RequestTimeout.
+        Interruption: they may be cancelled, or not.
+
+        Example:
+            receipt = producer.publish(b"two coffees", delay_ms=60_000)
+            (changed,) = client.cancel_scheduled("orders", [receipt.scheduled])
+            print(changed["outcome"])
+        """
+        return self._thread.call(self._made.cancel_scheduled, topic, ids)
+
+    def move_scheduled(
+        self, topic: str, ids: Sequence[str], *, at: datetime | int | None = None, delay_ms: int = 0
+    ) -> list[ScheduledChanged]:
+        """Let messages come into their topic at another time, which is given as for `publish`.
+
+        Returns, raises and is cancelled as `cancel_scheduled`.
+
+        Example:
+            receipt = producer.publish(b"two coffees", delay_ms=60_000)
+            client.move_scheduled("orders", [receipt.scheduled], delay_ms=1_000)
+        """
+        return self._thread.call(self._made.move_scheduled, topic, ids, at=at, delay_ms=delay_ms)
 
 
 def connect(

@@ -1,0 +1,46 @@
+"""`linn scheduled`: messages that come later are listed, cancelled and moved."""
+
+from __future__ import annotations
+
+import json
+
+
+def test_scheduled_messages_are_listed_moved_and_cancelled(quick) -> None:
+    quick("topics", "create", "later")
+    quick("publish", "later", "a", "b", "--at", "2100-01-31T12:00Z")
+    quick("publish", "later", "c", "--at", "2099-01-31T12:00Z")
+    lines = quick("scheduled", "list", "later", "--count", "2").stdout.splitlines()
+    assert [line.split()[0] for line in lines if "/" in line and "T" in line] == ["0/2", "0/0"]
+    assert lines[-1] == "and 1 more"
+    assert "2099-01-31" in quick("scheduled", "list", "later").stdout
+    done = quick("scheduled", "move", "later", "0/1", "--at", "2098-01-31T12:00Z")
+    assert (done.returncode, "moved" in done.stdout) == (0, True)
+    listed = json.loads(quick("scheduled", "list", "later", "--json").stdout)
+    assert (listed["count"], [each["id"] for each in listed["first"]]) == (3, ["0/1", "0/2", "0/0"])
+    assert "cancelled" in quick("scheduled", "cancel", "later", "0/2").stdout
+    again = quick("scheduled", "cancel", "later", "0/2", "0/0")
+    assert (again.returncode, [line.split()[1] for line in again.stdout.splitlines() if "0/" in line]) == (
+        1,
+        ["gone", "cancelled"],
+    )
+    assert quick("scheduled", "move", "later", "0/1", "--delay", "1ms").returncode == 0
+    assert quick("consume", "later", "--count", "1").stdout == "b\n"
+
+
+def test_wrong_questions_fail_and_say_why(quick, line_of) -> None:
+    quick("topics", "create", "now")
+    for arguments, code in (
+        (("cancel", "now", "seven"), "config.invalid"),
+        (("list", "absent"), "topic.unknown"),
+        (("cancel", "now", *["0/0"] * 1001), "limit.exceeded"),
+    ):
+        done = quick("scheduled", *arguments)
+        assert line_of(done.stderr).endswith(f"[{code}]")
+        assert (done.stdout, done.returncode) == ("", 1)
+    for wrong in (
+        ("move", "now", "0/0"),
+        ("move", "now", "0/0", "--at", "x"),
+        ("cancel", "now"),
+        ("list", "now", "-1"),
+    ):
+        assert quick("scheduled", *wrong).returncode == 2
