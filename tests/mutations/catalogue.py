@@ -5,6 +5,7 @@ from __future__ import annotations
 from broker_mutations import BROKER_MUTATIONS
 from cluster_mutations import CLUSTER_MUTATIONS
 from producer_mutations import PRODUCER_MUTATIONS
+from queue_life_mutations import QUEUE_LIFE_MUTATIONS
 from queue_mutations import QUEUE_MUTATIONS
 from replication_mutations import REPLICATION_MUTATIONS
 from storage_mutations import STORAGE_MUTATIONS
@@ -14,6 +15,7 @@ from two_phase_mutations import TWO_PHASE_MUTATIONS
 ALL = (
     *STORAGE_MUTATIONS,
     *QUEUE_MUTATIONS,
+    *QUEUE_LIFE_MUTATIONS,
     *BROKER_MUTATIONS,
     *PRODUCER_MUTATIONS,
     *TWO_PHASE_MUTATIONS,

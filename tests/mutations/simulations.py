@@ -41,6 +41,7 @@ _RUNS = {
     "ids in transactions": ("broker", "test_dedup", "end_and_publish_again"),
     "statuses": ("broker", "test_message_status", "live_and_lose_power"),
     "overflow": ("broker", "test_overflow", "overflow_and_lose_power"),
+    "queue lives": ("broker", "queue_life", "walk"),
     "sharing": ("broker", "sharing_run", "share"),
     "single active": ("broker", "single_active_walk", "walk"),
     "exactly once": ("simulation", "exactly_once_run", "run_seed"),
