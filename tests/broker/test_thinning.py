@@ -200,13 +200,14 @@ def test_power_losses_of_a_thinned_queue_lose_nothing(seed: int) -> None:
     thin_and_lose_power(seed)
 
 
+@pytest.mark.parametrize("order", ["fifo", "priority", "key"])
 @served(TEXT)
 async def test_a_subscription_of_a_thinned_queue_delivers_what_is_left_and_comes_to_its_end(
-    broker: Broker, client: RawClient
+    broker: Broker, client: RawClient, order: str
 ) -> None:
     worker, held = await stuck_at_first(client)
     await housekeeping(broker)
-    await client.administer("topic.alter", name="t", settings={"keep": "1h"})
+    await client.administer("topic.alter", name="t", settings={"keep": "1h", "order": order})
     left = [int(value) for value in await client.fetch("t", offset=0, bytes_max=1 << 20)]
     assert len(left) < RECORDS / 4
     subscription = (await client.call(m.Subscribe("t", shared="again"))).subscription

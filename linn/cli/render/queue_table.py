@@ -44,6 +44,8 @@ def print_queue(queue: Mapping[str, Any], title: str) -> None:
     ]
     heads = [number("partition"), wide(number("settled before")), wide(number("end")), *_STATE_COLUMNS]
     print_table(heads, rows, title)
+    counts = ", ".join(f"{queue[name]:,} {name}" for name in ("missed", "expired"))
+    print(f"the oldest ready one has waited for {queue['oldest_ready_s']:,.1f} s; {counts}")
     for partition in queue["by_partition"]:
         for first, end in partition["damaged"]:
             print(f"partition {partition['partition']}: the records from {first} to {end - 1} are damaged")

@@ -8,6 +8,7 @@ wait in the log.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Protocol
 
 import trio
@@ -21,6 +22,8 @@ from linn.core.log.partition import Partition
 from linn.core.log.state_log import ROOM_RETRY_S
 from linn.core.queue.damage import Damage
 from linn.core.queue.dispatch_order import INDEX_RECORD_BYTES, TopicOrder
+from linn.core.queue.offset_ranges import OffsetRanges, Range
+from linn.core.queue.offset_rows import ranges_of
 from linn.core.queue.ordering import Ordering
 from linn.core.queue.subscription import SharedSubscription
 
@@ -38,6 +41,9 @@ class IndexedQueue(Protocol):
     damage: Damage
     clock: Clock
     spawn: Spawn
+
+    def settle_void(self, more: Sequence[Range]) -> None:
+        """Settle offsets without a record, which no order has."""
 
     def has_more(self) -> None:
         """Offer records to consumers: there may be more of them."""
@@ -173,6 +179,9 @@ class OrderedQueue:
         except BatchMalformed:
             self._index_unread(ordering, batch.base_offset, batch.end_offset)
             return
+        if not is_dense:
+            there = OffsetRanges(ranges_of([batch.offset(index) for index in range(batch.count)]))
+            self._queue.settle_void(there.gaps(batch.base_offset, batch.end_offset))
         while at < batch.count:
             stop = min(at + STEP_RECORDS, batch.count)
             if is_dense:

@@ -171,13 +171,13 @@ class PartitionQueue:
         """Start delivering. Raises StorageError: nothing is delivered."""
         await self.log.begin()
         self.partition.watchers.add(self._on_advance)
-        self.partition.on_void.append(self._settle_void)
+        self.partition.on_void.append(self.settle_void)
         self._begin_expiry()
         self._begin_order()
         self.follow(effects)
         # Offsets may have become void while this subscription was closed.
         hidden = self.partition.transactions.hidden.exact(self.subscription.settled_before())
-        self._settle_void([left for span in hidden for left in self.subscription.unsettled(*span)])
+        self.settle_void([left for span in hidden for left in self.subscription.unsettled(*span)])
         self.trimming.begin_if_due()
         self.dead_letters.begin_if_due()
 
@@ -212,7 +212,7 @@ class PartitionQueue:
         if not self.log.is_open:
             return False
         self.partition.watchers.remove(self._on_advance)
-        self.partition.on_void.remove(self._settle_void)
+        self.partition.on_void.remove(self.settle_void)
         self.partition.on_timed = None
         if self.expiry is not None:
             self.expiry.close()
@@ -485,7 +485,7 @@ class PartitionQueue:
 
     def _on_advance(self) -> None:
         if self._void:
-            self._settle_void()
+            self.settle_void()
         if self.expiry is not None:
             self.expiry.advanced()
         if self.ordered is not None:
@@ -493,7 +493,7 @@ class PartitionQueue:
         else:
             self._on_ready()
 
-    def _settle_void(self, more: Sequence[Range] = ()) -> None:
+    def settle_void(self, more: Sequence[Range] = ()) -> None:
         """Settle offsets that readers never get, as far as they are below the stable offset."""
         self._void += more
         stable = self.partition.stable_offset
