@@ -236,6 +236,7 @@ struct Subscribed {
   leaderEpoch  @3 :Int32;        # the epoch in which the broker leads the partitions
   topicIdHigh  @4 :UInt64;       # the id of the topic
   topicIdLow   @5 :UInt64;
+  standsBy     @6 :Bool;         # another one is the single active consumer: `assigned` says when this one is
 }
 
 struct Unsubscribe { subscription @0 :UInt32; }
@@ -374,7 +375,7 @@ struct LeaseEnded {
 struct Assigned {
   subscription @0 :UInt32;
   epoch        @1 :UInt32;
-  partitions   @2 :List(Int32);  # to read from now on
+  partitions   @2 :List(Int32);  # to read from now on; a queue's single active consumer: all, or none
   revoked      @3 :List(Int32);  # to let go of: commit, and answer with a heartbeat of this epoch
 }
 

@@ -206,6 +206,7 @@ class Subscribed(Message):
     leader_epoch: int = 0
     topic_id_high: int = 0
     topic_id_low: int = 0
+    stands_by: bool = False
 
 
 class Unsubscribe(Message):

@@ -110,6 +110,8 @@ class RawClient:
         self.pushed: deque[Event] = deque()
         self.closed = False
         self.lost: list[m.LeaseEnded] = []
+        self.active: list[tuple[int, bool]] = []
+        """Notices of the single active consumer: (subscription, whether it is that one)."""
         self.welcome: m.Welcome
         self._answers: dict[int, Event] = {}
         self._connection = Connection()
@@ -147,6 +149,8 @@ class RawClient:
             if event.correlation:
                 assert event.correlation not in self._answers, "answered twice"
                 self._answers[event.correlation] = event
+            elif isinstance(event.message, m.Assigned) and not event.message.epoch:
+                self.active.append((event.message.subscription, bool(event.message.partitions)))
             else:
                 self.pushed.append(event)
 

@@ -28,6 +28,10 @@ class Member:
 
     client: RawClient
     subscription: int
+    id: int
+    """Its number at the queue."""
+    stands_by: bool
+    """Whether it got no records when it came."""
     held: list[Event] = field(default_factory=list)
 
 
@@ -85,7 +89,7 @@ class SingleActiveWalk:
         name = self.random.choice(NAMES)
         made = await client.call(m.Subscribe("t", credit=credit, priority=priority, member=name))
         self.joined += 1
-        self.members.append(Member(client, made.subscription))
+        self.members.append(Member(client, made.subscription, self.joined, made.stands_by))
 
     async def _leave(self) -> None:
         if self.members:
@@ -140,6 +144,10 @@ class SingleActiveWalk:
             for place, part in enumerate(self.queue.partition_queues)
             for lease in part.subscription.leases_of(consumer)
         ]
+        for member in self.members:
+            told = (member.client.active or [(0, not member.stands_by)])[-1][1]
+            gets = self.queue.is_for(self.queue.consumers[member.id])
+            assert told == gets, "each consumer knows whether it gets records"
         new = {consumer for place, id, consumer in leases if (place, id) not in self.seen}
         self.seen.update((place, id) for place, id, _ in leases)
         if not self.is_single:

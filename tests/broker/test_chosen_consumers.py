@@ -189,6 +189,32 @@ async def test_a_takeover_waits_until_the_one_before_holds_nothing(older: RawCli
 
 
 @served(SINGLE)
+async def test_consumers_are_told_which_one_is_active(older: RawClient, higher: RawClient) -> None:
+    made = await older.call(m.Subscribe("t", credit=1))
+    assert not made.stands_by
+    await older.publish("t", ["a"])
+    held = await older.delivery()
+    made = await higher.call(m.Subscribe("t", credit=1, priority=1))
+    assert made.stands_by
+    assert await older.is_silent(1)
+    assert await higher.is_silent(1)
+    assert (older.active, higher.active) == ([(1, False)], []), "the takeover waits for the record"
+    await older.settle(1, held)
+    assert await higher.is_silent(1)
+    assert (older.active, higher.active) == ([(1, False)], [(1, True)])
+    await older.administer("topic.alter", name="t", settings={"consumers": "many"})
+    assert await higher.is_silent(1)
+    assert (older.active[-1], higher.active[-1]) == ((1, True), (1, True)), "all are"
+    assert not (await higher.call(m.Subscribe("t", credit=0))).stands_by
+    await older.administer("topic.alter", name="t", settings={"consumers": "one"})
+    assert await higher.is_silent(1)
+    assert (older.active[-1], higher.active[-2:]) == ((1, False), [(2, False), (1, True)])
+    await higher.call(m.Unsubscribe(1))
+    assert await older.is_silent(1)
+    assert (older.active[-1], higher.active[-1]) == ((1, True), (1, True)), "who has left is told nothing more"
+
+
+@served(SINGLE)
 async def test_a_takeover_comes_at_the_latest_when_the_lease_expires(older: RawClient, higher: RawClient) -> None:
     await _worker(older)
     await older.publish("t", ["a"])

@@ -126,6 +126,8 @@ async def consume(consumer: Consumer) -> None:
             assert_type(same, Batch)
         break
     assert_type(consumer.partitions, dict[str, list[int]])
+    assert_type(consumer.is_active, bool)
+    await consumer.wait_active()
     stop = anyio.Event()
 
     async def work(message: Message) -> None:

@@ -31,7 +31,7 @@ async def test_one_consumer_of_all_doors_is_active_and_a_lost_one_is_followed_by
         _, (door, third) = await apart(world, kind="queue", lease="connection", consumers="one")
         first, second, publisher = await door.client(), await third.client(), await third.client()
         assert (await subscribed(first, credit=2)).lease_ms == m.CONNECTION_LEASE_MS
-        await subscribed(second, credit=2)
+        assert (await subscribed(second, credit=2)).stands_by
         for value in "abc":
             await publisher.publish("t", [value])
         assert [values((await first.delivery()).batches) for _ in range(2)] == [["a"], ["b"]]
@@ -41,6 +41,7 @@ async def test_one_consumer_of_all_doors_is_active_and_a_lost_one_is_followed_by
         await first.stream.aclose()
         again = await second.delivery()
         assert (values(again.batches), again.message.attempt) == (["a", "b"], 2)
+        assert second.active == [(1, True)]
         assert await second.is_silent(1)
         assert await second.settle(1, again) == []
         await second.tell(m.Credit(1, 2))

@@ -91,6 +91,7 @@ bool Subscription::is_stale(const Arrival& arrival) {
 
 void Subscription::assigned(const Assigned& assigned) {
   const std::lock_guard lock(mutex_);
+  if (said_.kind == SubscriptionKind::shared) return;  // What a queue's consumer has stays its own.
   const auto lost = [&](std::int32_t partition) {
     return std::ranges::find(assigned.partitions, partition) == assigned.partitions.end();
   };

@@ -631,6 +631,7 @@ export const STRUCTS = {
       leaderEpoch: ["i32", 12],
       topicIdHigh: ["u64", 16],
       topicIdLow: ["u64", 24],
+      standsBy: ["bool", 48],
     },
   },
   TopicInfo: {

@@ -246,6 +246,7 @@ export class Subscription implements PushHandler, Settler {
   }
 
   #assigned({ epoch, partitions, revoked }: Struct<"Assigned">): void {
+    if (this.kind === "shared") return; // What a queue's consumer has stays its own.
     const owned = (this.owned = new Set(partitions));
     for (const partition of [...this.positions.keys()]) if (!owned.has(partition)) this.positions.delete(partition);
     this.owner.dropUnwanted();

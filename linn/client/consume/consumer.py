@@ -44,7 +44,7 @@ from linn.core.errors.tree import (
     ProtocolError,
     SubscriptionWrongKind,
 )
-from linn.wire.messages import Deliver, Pull
+from linn.wire.messages import ConsumerKind, Deliver, Pull
 
 logger = logging.getLogger("linn.client")
 
@@ -209,7 +209,13 @@ class Consumer(Running, Subscribing):
             self._wake()
 
     def _on_assigned(self, subscription: Subscription, partitions: Iterable[int], has_revoked: bool) -> None:
-        """Note the partitions that the group has assigned to this member; release others as soon as possible."""
+        """Note the partitions that the group has assigned to this member; release others as soon as possible.
+
+        A queue tells its consumers in this way which one is active.
+        """
+        self._wake()
+        if subscription.kind == ConsumerKind.SHARED:
+            return
         owned = self._partitions[subscription.topic] = list(partitions)
         for topic, partition in list(self._paused):
             if topic == subscription.topic and partition not in owned:
@@ -287,6 +293,37 @@ class Consumer(Running, Subscribing):
         if self._changed is not None:
             self._changed.set()
             self._changed = None
+
+    @property
+    def is_active(self) -> bool:
+        """Whether the broker gives records to this consumer, and not only to others.
+
+        On a queue with `consumers = "one"` that is so for one consumer; in a group, for members with partitions; and
+        otherwise for all. It may be out of date by the time in which news travels: what a consumer holds is its own in
+        any case.
+        """
+        return any(it.alive and not it.stands_by for it in self._subscriptions)
+
+    async def wait_active(self) -> None:
+        """Wait until this consumer `is_active`, also over lost connections; for another task than the iterating one.
+
+        Raises TopicUnknown, ...: the subscription is over for good. ClientClosed: the consumer is closed. Cancellation
+        has no effect on the consumer.
+
+        Example:
+            await consumer.wait_active()
+            print("this one works, the others stand by")
+        """
+        self._check_loop()
+        self._check_entered()
+        while not self.is_active:
+            if self._closed:
+                raise ClientClosed("the consumer is closed")
+            if self._broken is not None:
+                raise again(self._broken)
+            self._changed = self._changed or anyio.Event()
+            await self._changed.wait()
+        await anyio.lowlevel.checkpoint()
 
     @property
     def partitions(self) -> dict[str, list[int]]:

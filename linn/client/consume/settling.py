@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Awaitable, Callable, Generator, Iterable, Sequence
-from typing import Any
+from typing import Any, Self
 
 import anyio
 import anyio.lowlevel
@@ -18,7 +18,7 @@ from linn.client.arguments import U32_MAX, checked_number
 from linn.client.connection.answer import again
 from linn.core.batch.batch import RecordBatch
 from linn.core.errors.tree import DeliveryNotCurrent, LinnError
-from linn.wire.messages import WHOLE_LEASE, Settlement, Verdict
+from linn.wire.messages import WHOLE_LEASE, Deliver, Phase, Settlement, Verdict
 
 OPEN, SENT, DONE = range(3)
 SETTLES_NOTHING = (Verdict.EXTEND, Verdict.RELEASE, Verdict.READY)
@@ -70,6 +70,16 @@ class Delivery:
         """The batches, if they have or leave gaps: a queue with an order delivers scattered records."""
         self.settled_before = 0
         """Offset below which every record is finally settled, in a two-phase delivery."""
+
+    @classmethod
+    def of(cls, message: Deliver, batches: Sequence[RecordBatch], now: float) -> Self:
+        """Make the delivery of a message under a lease, or of a repeated decision, that has arrived now."""
+        first, end = batches[0].base_offset, batches[-1].end_offset
+        made = cls(message.partition, message.delivery_id, message.attempt, first, end, now)
+        made.settled_before, made.is_decided = message.settled_before, message.phase == Phase.COMMIT
+        if sum([records.count for records in batches]) != end - first:
+            made.sparse = batches
+        return made
 
     def count(self, first: int, end: int) -> int:
         """Count the records of [first, end)."""

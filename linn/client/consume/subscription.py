@@ -46,7 +46,7 @@ from linn.core.batch.batch import RecordBatch
 from linn.core.errors.codes import error_from_code
 from linn.core.errors.tree import ConnectionLost, LinnError, SubscriptionWrongKind
 from linn.wire import messages
-from linn.wire.messages import ConsumerKind, Credit, Deliver, Message, Phase, Settle, Subscribed, Unsubscribe, Verdict
+from linn.wire.messages import ConsumerKind, Credit, Deliver, Message, Settle, Subscribed, Unsubscribe, Verdict
 
 SETTLE_LINGER_S = 0.005
 """Linger time of a settlement that is not awaited: far below any lease, and enough for thousands of records."""
@@ -111,6 +111,8 @@ class Subscription:
         self.topic = topic
         self.id = subscribed.subscription
         self.kind = ConsumerKind(subscribed.kind)
+        self.stands_by = subscribed.stands_by or self.kind == ConsumerKind.GROUP
+        """Whether it gets no records: another consumer does, or the group has assigned no partition."""
         self.leased = self.kind == ConsumerKind.SHARED and subscribed.lease_ms > 0
         self.read_in = subscribed.leader_epoch, (subscribed.topic_id_high, subscribed.topic_id_low)
         """Leader epoch and topic id at the beginning."""
@@ -171,8 +173,10 @@ class Subscription:
                 lease.until_s = -math.inf
                 self._consumer._set_back(message.partition)
         elif isinstance(message, messages.Assigned):
-            self._heartbeats.epoch = message.epoch
-            self.positions.assigned(message.partitions)
+            if self.kind == ConsumerKind.GROUP:
+                self._heartbeats.epoch = message.epoch
+                self.positions.assigned(message.partitions)
+            self.stands_by = not message.partitions
             self._consumer._on_assigned(self, message.partitions, bool(message.revoked))
         elif isinstance(message, messages.Ended):
             self.end()
@@ -202,16 +206,10 @@ class Subscription:
 
     def _lease_of(self, message: Deliver, batches: list[RecordBatch]) -> Delivery:
         """Note the lease of a delivery, or the part of a repeated decision."""
-        key, now = (message.partition, message.delivery_id), self.monotonic()
-        first, end = batches[0].base_offset, batches[-1].end_offset
-        lease = Delivery(*key, message.attempt, first, end, now)
-        lease.settled_before = message.settled_before
-        if sum([records.count for records in batches]) != end - first:
-            lease.sparse = batches
-        lease.is_decided = message.phase == Phase.COMMIT
+        lease = Delivery.of(message, batches, self.monotonic())
         if not lease.is_decided:
-            lease.until_s = now + self._lease_s  # A little late: the broker's time began earlier.
-            self._leases[key] = lease
+            lease.until_s = lease.since_s + self._lease_s  # A little late: the broker's time began earlier.
+            self._leases[message.partition, message.delivery_id] = lease
             self._check_leases_later()
         self.held.delivered(lease)
         return lease

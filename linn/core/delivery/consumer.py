@@ -100,6 +100,14 @@ class CompetingConsumer(Consumer, Protocol):
 
     kind: Literal[ConsumerKind.SHARED]
 
+    on_active: Callable[[Sequence[int]], None]
+    """Called when the choice of the single active consumer changes: with all partitions of the queue if this consumer
+    gets records from now on, and with none otherwise."""
+
+    @property
+    def stands_by(self) -> bool:
+        """Whether it gets no records, because another one is the single active consumer, or a takeover waits."""
+
     async def next_from(self, partition: int, start: int, records_max: int, bytes_max: int) -> Delivery:
         """Take ready records of one partition from offset `start` on, without waiting; the delivery may be empty.
 

@@ -17,7 +17,6 @@ from typing import Literal, Protocol
 
 import trio
 
-from linn.core.batch.batch import RecordBatch
 from linn.core.batch.format import NATIVE_ONLY
 from linn.core.batch.steps import Steps, no_steps
 from linn.core.delivery.consumer import do_nothing
@@ -44,7 +43,7 @@ from linn.core.loop.waiting import RankedSignal, WaitDeadline
 from linn.core.queue.event_run import Holder
 from linn.core.queue.lease import LEASE_RECORDS_MAX, Lease
 from linn.core.queue.offset_ranges import Range
-from linn.core.queue.offset_rows import lowest_of
+from linn.core.queue.offset_rows import lowest_of, uncovered
 from linn.core.queue.partition_queue import PartitionQueue
 from linn.core.queue.record_states import DecidedRange, take_out
 
@@ -106,6 +105,7 @@ class QueueConsumer:
         self.on_ended: Callable[[], None] = do_nothing
         self.on_released: Callable[[], None] = do_nothing
         self.on_lease_lost: Callable[[int, int], None] = do_nothing
+        self.on_active: Callable[[Sequence[int]], None] = do_nothing
         self.held = 0
         self.repeats: deque[tuple[int, DecidedRange]] = deque() if name else NO_REPEATS
         """Records, by partition, that were decided to this name before, and have to be delivered again."""
@@ -149,6 +149,11 @@ class QueueConsumer:
     def ended(self) -> bool:
         """See `delivery.Consumer.ended`."""
         return self._queue.closed or self._reason is not None
+
+    @property
+    def stands_by(self) -> bool:
+        """See `delivery.CompetingConsumer.stands_by`."""
+        return not self._queue.is_for(self)
 
     @property
     def topic(self) -> str:
@@ -441,7 +446,7 @@ class QueueConsumer:
         has_gap = not batches or batches[0].base_offset > first or partition_queue.partition.transactions.markers
         if has_gap and self.lease_ms:  # Of a log that was thinned, or with markers.
             read_to = batches[-1].end_offset if batches else end
-            void = [gap for start, stop in ranges for gap in _between(batches, start, min(stop, read_to))]
+            void = [gap for start, stop in ranges for gap in uncovered(batches, start, min(stop, read_to))]
             if void:
                 with contextlib.suppress(DeliveryNotCurrent):  # It expired meanwhile.
                     now, subscription = partition_queue.clock.monotonic(), partition_queue.subscription
@@ -576,24 +581,11 @@ class QueueConsumer:
         self.wants = False
         if self.lease_ms:
             self._lease = None  # Nothing more of it is delivered.
-        self.on_ended = self.on_released = self.on_lease_lost = do_nothing  # The callees refer to this consumer.
+        # The callees refer to this consumer.
+        self.on_ended = self.on_released = self.on_lease_lost = self.on_active = do_nothing
         self._queue.leave(self, self._leased_in, is_lost=is_lost)
 
     def disconnect(self) -> Steps[None]:
         """Leave, because the connection was lost: the queue returns leases in turns of its own."""
         self._leave(is_lost=True)
         return no_steps()
-
-
-def _between(batches: Sequence[RecordBatch], first: int, end: int) -> list[Range]:
-    """The offsets of [first, end) that no batch covers."""
-    found: list[Range] = []
-    for batch in batches:
-        if batch.base_offset >= end:
-            break
-        if first < batch.base_offset:
-            found.append((first, batch.base_offset))
-        first = max(first, batch.end_offset)
-    if first < end:
-        found.append((first, end))
-    return found

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from itertools import islice
 from operator import le
 from typing import TypeVar
+
+from linn.core.batch.batch import RecordBatch
 
 V = TypeVar("V")
 
@@ -89,4 +91,18 @@ def joined(pieces: list[tuple[int, int, V]]) -> list[tuple[int, int, V]]:
             found.append((open_first, open_end, open_value))
             open_first, open_end, open_value = first, end, value
     found.append((open_first, open_end, open_value))
+    return found
+
+
+def uncovered(batches: Iterable[RecordBatch], first: int, end: int) -> list[tuple[int, int]]:
+    """The offsets of [first, end) that none of the ascending batches covers."""
+    found: list[tuple[int, int]] = []
+    for batch in batches:
+        if batch.base_offset >= end:
+            break
+        if first < batch.base_offset:
+            found.append((first, batch.base_offset))
+        first = max(first, batch.end_offset)
+    if first < end:
+        found.append((first, end))
     return found

@@ -8,7 +8,7 @@ hold up no takeover.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from heapq import heapify, heappop, heappush
 from typing import Protocol
 
@@ -25,6 +25,8 @@ class Competitor(Protocol):
     id: int
     name: str
     priority: int
+    on_active: Callable[[Sequence[int]], None]
+    """Takes the partitions from which it gets records: all, or none."""
 
     def wake(self) -> None:
         """End its wait for records, because the queue is for it now, or no longer."""
@@ -59,6 +61,8 @@ class SingleActive:
         """The partition in which another consumer was found to hold records last."""
         self._watched = 0
         """The number of partitions whose changes are heard of."""
+        for consumer in queue.consumers.values():
+            consumer.on_active(())
         self.reconsider()
 
     def joined(self, consumer: Competitor) -> None:
@@ -74,17 +78,21 @@ class SingleActive:
             return
         before, self.active = self.active, None
         if before is not None:
+            before.on_active(())
             before.wake()
         is_waiting = best is not None and self._is_held_from(best)
         self._watch(is_waiting=is_waiting)
         if best is not None and not is_waiting:
             self.active = best
+            best.on_active(range(len(self._queue.partition_queues)))
             best.wake()
 
     def close(self) -> None:
         """Stop choosing: all consumers get records."""
         self.active = None
         self._watch(is_waiting=False)
+        for consumer in self._queue.consumers.values():
+            consumer.on_active(range(len(self._queue.partition_queues)))
 
     def _best(self) -> Competitor | None:
         consumers, ranks = self._queue.consumers, self._by_rank

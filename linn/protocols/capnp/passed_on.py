@@ -134,7 +134,7 @@ class PassedOn:
         if isinstance(message, m.Ended):
             self._end(message.code, message.text)
             return
-        if isinstance(message, m.Assigned):
+        if isinstance(message, m.Assigned) and self._request.group:
             self._responder.session.share_changed(self.leg, len(message.partitions))
         message = replace(message, subscription=self.id)
         self._responder.outbox.put(frames_to(message, 0, event.batches))

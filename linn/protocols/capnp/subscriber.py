@@ -70,6 +70,8 @@ class Subscriber:
             self.consumer.on_released, self.consumer.on_lease_lost = self._released, self._tell_lost
         if self._assigned is not None:
             self._outbox.put(frames_of(self._assigned))
+        if self.consumer.kind is ConsumerKind.SHARED:
+            self.consumer.on_active = self._tell_active
         self.grant(credit)
 
     def grant(self, records: int) -> None:
@@ -105,6 +107,9 @@ class Subscriber:
 
     def _tell_lost(self, partition: int, delivery_id: int) -> None:
         self._outbox.put(frames_of(m.LeaseEnded(self.id, partition, delivery_id)))
+
+    def _tell_active(self, partitions: Sequence[int]) -> None:
+        self._outbox.put(frames_of(m.Assigned(self.id, 0, list(partitions), [])))
 
     def pause(self) -> None:
         """Stop pushing, and answer pulls at once, with or without records."""

@@ -7,6 +7,7 @@ from functools import partial
 
 from linn.api import (
     AnyConsumer,
+    ConsumerKind,
     LimitExceeded,
     LinnError,
     NotLeader,
@@ -91,7 +92,8 @@ class Subscribing:
             return
         subscriber.consumer = consumer
         self._subscription_ids, self._subscribers[id] = id, subscriber
-        subscribed = m.Subscribed(id, consumer.kind, consumer.lease_ms, leader_epoch, *topic_id)
+        stands_by = consumer.kind is ConsumerKind.SHARED and consumer.stands_by
+        subscribed = m.Subscribed(id, consumer.kind, consumer.lease_ms, leader_epoch, *topic_id, stands_by)
         self._responder.answer(event.correlation, frames_of(subscribed, event.correlation))
         subscriber.begin(subscribe.credit)
         self._responder.spawn(partial(self._run_subscriber, subscriber))

@@ -47,6 +47,28 @@ class Consumer(BaseConsumer):
         self._close()
 
     @property
+    def is_active(self) -> bool:
+        """Whether the broker gives records to this consumer, and not only to others.
+
+        On a queue with `consumers = "one"` that is so for one consumer; in a group, for members with partitions; and
+        otherwise for all. It may be out of date by the time in which news travels: what a consumer holds is its own in
+        any case.
+        """
+        return self._made.is_active
+
+    def wait_active(self) -> None:
+        """Wait until this consumer `is_active`, also over lost connections; for another task than the iterating one.
+
+        Raises TopicUnknown, ...: the subscription is over for good. ClientClosed: the consumer is closed. Interruption
+        has no effect on the consumer.
+
+        Example:
+            consumer.wait_active()
+            print("this one works, the others stand by")
+        """
+        self._thread.call(self._made.wait_active)
+
+    @property
     def partitions(self) -> dict[str, list[int]]:
         """Partitions that this member of a group owns now, by topic; a topic is missing before its first assignment."""
         return self._made.partitions
