@@ -50,20 +50,22 @@ class Changes:
                     self.refused[type(e).__name__] = self.refused.get(type(e).__name__, 0) + 1
             await trio.sleep(self.rng.uniform(0, 2))
 
+    def choices(self, number: int) -> list[tuple[str, dict[str, object] | None]]:
+        """Verbs with their settings."""
+        kind = {"kind": self.rng.choice(["stream", "both"]), "partitions": self.rng.randint(1, 3)}
+        return [
+            *[("topic.create", kind)] * 4,
+            *[("topic.alter", {"retention": f"{number + 1}h"})] * 2,
+            ("topic.alter", {"partitions": 4}),
+            ("topic.delete", None),
+            *[("exchange.create", {"type": "fanout"})] * 2,
+            ("exchange.delete", None),
+            *[("exchange.bind", None)] * 2,
+        ]
+
     async def change(self, broker: SimBroker, client: RawClient, number: int) -> None:
-        name, rng = self.rng.choice(NAMES), self.rng
-        kind = {"kind": rng.choice(["stream", "both"]), "partitions": rng.randint(1, 3)}
-        verb, settings = rng.choice(
-            [
-                *[("topic.create", kind)] * 4,
-                *[("topic.alter", {"retention": f"{number + 1}h"})] * 2,
-                ("topic.alter", {"partitions": 4}),
-                ("topic.delete", None),
-                *[("exchange.create", {"type": "fanout"})] * 2,
-                ("exchange.delete", None),
-                *[("exchange.bind", None)] * 2,
-            ]
-        )
+        name = self.rng.choice(NAMES)
+        verb, settings = self.rng.choice(self.choices(number))
         if verb == "exchange.bind":
             await client.administer(verb, exchange=self.rng.choice(NAMES), topic=name)
         elif settings is None:
@@ -80,6 +82,22 @@ class Changes:
             self.confirmed.setdefault(str(topic.id), []).append(str(number))
 
 
+class TransientChanges(Changes):
+    """Clients that make transient topics and exchanges beside others, of the same names."""
+
+    def choices(self, number: int) -> list[tuple[str, dict[str, object] | None]]:
+        """Verbs with their settings."""
+        transient = self.rng.choice([{"lifetime": "broker"}, {"lifetime": "broker", "delete_when": "unused"}])
+        ends = self.rng.choice([{"delete_when": "unused"}, {"lifetime": "broker"}])
+        return [
+            *super().choices(number),
+            *[("topic.create", transient)] * 6,
+            *[("topic.alter", {"lease": f"{number + 1}s"})] * 2,
+            *[("exchange.create", {"type": "fanout", **ends})] * 4,
+            *[("exchange.bind", None)] * 4,
+        ]
+
+
 def catalog_of(broker: SimBroker) -> dict[str, object]:
     """Settings and bindings by key, as one broker has them."""
     found: dict[str, object] = {}
@@ -91,13 +109,16 @@ def catalog_of(broker: SimBroker) -> dict[str, object]:
     return found
 
 
+@pytest.mark.parametrize("kind", [Changes, TransientChanges], ids=["kept", "transient"])
 @pytest.mark.parametrize("seed", range(20))
 @simulated
-async def test_all_brokers_have_the_catalog_of_the_store_after_faults(env: SimEnv, seed: int) -> None:
+async def test_all_brokers_have_the_catalog_of_the_store_after_faults(
+    env: SimEnv, seed: int, kind: type[Changes]
+) -> None:
     rng = random.Random(f"catalog {seed}")
     async with broker_world(env, seed) as world:
         brokers = await world.brokers()
-        changes = Changes(brokers, rng)
+        changes = kind(brokers, rng)
         async with trio.open_nursery() as nursery:
             for _ in range(CLIENTS):
                 nursery.start_soon(changes.run)
