@@ -27,7 +27,15 @@ JOBS, VISITS, GRAVES, LEDGERS, ORDERS, SHOP, SPARE = (
     f"{name}.of-the-warehouse-in-rotterdam.with-a-name-that.no-terminal-has-room-for"
     for name in ("jobs", "visits", "graves", "ledgers", "orders", "shop", "spare")
 )
-SENTENCES = ("It goes to ", "1 message, each to ", "warning ", "hint ", "linn.toml is good", f"{VISITS}: Spark is ")
+SENTENCES = (
+    "It goes to ",
+    "1 message, each to ",
+    "scheduled 1 message for ",
+    "warning ",
+    "hint ",
+    "linn.toml is good",
+    f"{VISITS}: Spark is ",
+)
 """Beginnings of lines that stand alone: the terminal wraps them, so that they can be copied and searched whole."""
 MESSAGE = "5f0c954e-7d47-4b1c-9a1e-0d6a5f7f9a11"
 GROUP = "readers-" + "of-many-things." * 6 + "end"
@@ -97,9 +105,10 @@ LOADS = ("bench", "route", "doctor")
 """Commands whose heads depend on no name, and that take long or need more files."""
 WITHOUT_A_TABLE = {
     *(
+        "scheduled cancel",
+        "scheduled move",
         "serve",
         "init",
-        "publish",
         "request",
         "consume",
         "browse",
@@ -148,7 +157,7 @@ def furnished(broker: BrokerProcess, tmp_path_factory: pytest.TempPathFactory) -
     with linn.sync.connect(broker.url) as client:
         admin = client.admin
         admin.create_topic(GRAVES)
-        admin.create_topic(JOBS, dead_letter=GRAVES, max_deliveries=3)
+        admin.create_topic(JOBS, dead_letter=GRAVES, max_deliveries=3, status="1h")
         admin.create_topic(VISITS, kind="stream")
         admin.perform("topic.alter", name=VISITS, settings={"spark_sink": {"path": "lake"}})
         admin.create_subscription(VISITS, GROUP)
