@@ -168,6 +168,14 @@ async def test_records_wait_on_while_their_topic_is_full(client: RawClient, brok
     assert (ends(broker), scheduled(broker)) == ([5], 0)
 
 
+@served("[topics.t]\nrecords_max = 400\n")
+async def test_steps_are_small_where_the_topic_has_a_limit(client: RawClient, broker: Broker) -> None:
+    await publish(client, ["first"])
+    await publish(client, [str(number) for number in range(900)], delay_ms=1_000)
+    await trio.sleep(5)
+    assert 300 < ends(broker)[0] <= 400, "as many as fit, and not none because all do not"
+
+
 @served('[topics.t]\ndedup = "5m"\n')
 async def test_an_id_comes_into_the_topic_once(client: RawClient, broker: Broker) -> None:
     await publish(client, ["a"], delay_ms=1_000, id=UUID(int=7))

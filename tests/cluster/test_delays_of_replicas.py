@@ -7,14 +7,16 @@ from random import Random
 
 import pytest
 import trio
-from broker_world import SimBroker
+from broker_world import SimBroker, broker_world
 from cluster_world import until
 from raw_client import RawClient, Refused, records
 from replicas_seen import ALL, in_sync
 from replicated_topic import next_leader, replicated_topic
 from simulated_time import simulated
+from test_exchanges_over_brokers import content, spread
 
 from linn.core.batch.batch import RecordBatch
+from linn.core.metadata.levels import SCHEDULE_LEVEL
 from linn.testing.sim_env import SimEnv
 from linn.wire import messages as m
 
@@ -102,3 +104,29 @@ async def test_each_record_comes_once_and_none_early_while_leaders_die(env: SimE
         assert len(found) == len(set(found)), "none comes twice"
         assert sure <= set(found), "none is lost"
         assert all(batch.append_time_ms >= dues[value] for batch in batches for value in values_in([batch]))
+
+
+@simulated
+async def test_delays_are_refused_while_brokers_may_be_of_the_version_before(env: SimEnv) -> None:
+    async with broker_world(env) as world:
+        brokers = await world.brokers(level=SCHEDULE_LEVEL - 1)
+        client = await brokers[0].client()
+        await client.administer("topic.create", name="t", settings={"kind": "stream"})
+        leader = await next_leader(brokers)
+        for broker in brokers:
+            with pytest.raises(Refused, match=r"message\.unsupported.*linn cluster upgrade"):
+                await (await broker.client()).call(m.Publish("t"), [records(["a"], delay_ms=1_000)])
+        await trio.sleep(2)
+        assert (leader.broker.topics["t"].ends()[0], leader.broker.topics["t"].timing.queues) == (0, {})
+
+
+@simulated
+async def test_topics_of_several_leaders_behind_an_exchange_get_a_record_at_its_time(env: SimEnv) -> None:
+    async with broker_world(env) as world:
+        brokers, led = await spread(world)
+        batch = records(["a", "b"], delay_ms=5_000)
+        await (await brokers[0].client()).call(m.Publish("news", to_exchange=True), [batch])
+        waiting = [leader.broker.topics[name].timing.waiting_count for name, leader in led.items()]
+        assert (waiting, await content(led)) == ([2, 2, 2], {"a": [], "b": [], "c": []})
+        await trio.sleep(6)
+        assert await content(led) == {name: ["a", "b"] for name in "abc"}

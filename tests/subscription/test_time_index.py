@@ -98,3 +98,24 @@ def test_settled_records_do_not_pile_up(small):
         if index.add([offset + 100_000 + rng.randrange(50)], [offset]):
             index.thin(unsettled)
         assert len(index) < 20 * live
+
+
+@settings(max_examples=200, deadline=None)
+@given(
+    batches=st.lists(ROWS, max_size=30), steps=st.lists(st.tuples(st.integers(0, 12), st.integers(1, 9)), max_size=20)
+)
+def test_records_are_taken_in_the_order_of_their_times_and_then_of_their_offsets(batches, steps):
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(time_index, "RUN_RECORDS", 8)
+        patch.setattr(time_index, "SMALL_RUNS_MAX", 3)
+        index, model, now_ms = TimeIndex(), [], 0
+        for batch in batches:
+            index.add([due_ms for due_ms, _ in batch], [offset for _, offset in batch])
+            model = sorted([*model, *batch])
+        for more_ms, records_max in steps:
+            assert list(index.in_order()) == model
+            now_ms += more_ms
+            due = [row for row in model if row[0] <= now_ms][:records_max]
+            assert index.take_in_order(now_ms, records_max) == due
+            model = model[len(due) :]
+            assert (len(index), index.next_due_ms()) == (len(model), model[0][0] if model else None)

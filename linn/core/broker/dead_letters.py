@@ -101,9 +101,9 @@ class DeadLetters:
 
     async def _move_due(self, topic: Topic, source: DueRecords) -> None:
         """Move records that are due into their partition. Raises and is cancelled as `transfer_step`."""
-        limits = self._limits(topic.name)
-        if limits.records == RECORDS_AT_ONCE:
-            limits = limits._replace(records=SCHEDULED_AT_ONCE, bytes=max(limits.bytes, DUE_BYTES_MAX))
+        limits, settings = self._limits(topic.name), topic.settings
+        if settings.bytes_max is None and settings.records_max is None:
+            limits = limits._replace(records=SCHEDULED_AT_ONCE, bytes=DUE_BYTES_MAX)
         try:
             await transfer_step(source, partial(store_due, topic, source.partition.id.index), limits)
         finally:
