@@ -243,3 +243,22 @@ async def test_a_former_leader_does_not_delete_a_topic_that_is_used_at_the_next_
         await world.store.client(env).put_all({key: next_leader}, {})
         await leader.broker.administration.endings.delete_unused(topic)
         assert "t" in door.broker.topics
+
+
+@simulated
+async def test_an_entry_of_which_its_broker_never_heard_is_no_topic_that_it_has(env: SimEnv) -> None:
+    async with broker_world(env) as world:
+        holder, door = await world.brokers(2)
+        client = await holder.client()
+        world.store.cut("machine1", requests=False)
+        with pytest.raises(EOFError):  # The client is silent for too long, and the broker tries for a while.
+            await _make(client)
+        await trio.sleep(120)
+        assert "r" in door.broker.topics
+        world.store.heal("machine1")
+        await until(lambda: holder.broker.cluster is not None and holder.broker.cluster.view.is_whole)
+        client, other = await holder.client(), await door.client()
+        assert await _there(client) == []
+        assert await _make(client), "it is made anew"
+        await other.publish("r", ["a"])
+        assert await client.taken("r") == ["a"]
