@@ -10,9 +10,12 @@ import schedule_run
 import trio
 from raw_client import RawClient, Refused, broker_on, connected, records, served, simulated
 
-from linn.core.batch.builder import build_from_records
+from linn.api import InterceptorKind, hookimpl
+from linn.core.batch.batch import RecordBatch
+from linn.core.batch.builder import build_from_records, edit_batch
 from linn.core.batch.record import Record
 from linn.core.broker.broker import Broker
+from linn.core.errors.tree import MessageInvalid
 from linn.core.queue.dead_letter import Intent
 from linn.testing.sim_env import SimEnv
 from linn.wire import messages as m
@@ -166,6 +169,36 @@ async def test_records_wait_on_while_their_topic_is_full(client: RawClient, brok
     assert await client.taken("t") == ["1", "2", "3"]
     await trio.sleep(15)
     assert (ends(broker), scheduled(broker)) == ([5], 0)
+
+
+class _Stamp:
+    """An interceptor that marks each value, and refuses empty ones."""
+
+    name = value = "stamp"
+    dist = None
+
+    def load(self) -> object:
+        return self
+
+    @hookimpl
+    def linn_register_interceptor(self) -> list[InterceptorKind]:
+        return [InterceptorKind("stamp", None, lambda *_: self)]
+
+    def intercept(self, topic: str, batch: RecordBatch) -> RecordBatch:
+        if any(record.value == b"" for record in batch.records()):
+            raise MessageInvalid("empty").of_messages([0])
+        return edit_batch(batch, values=[(record.value or b"") + b"!" for record in batch.records()])
+
+
+@simulated
+async def test_interceptors_see_a_record_once_when_it_is_published(env: SimEnv) -> None:
+    async with broker_on(env, STREAM + 'interceptors = ["stamp"]\n', plugins=[_Stamp()]):
+        client = await connected(env)
+        with pytest.raises(Refused, match=r"message\.invalid: empty"):
+            await publish(client, [""], delay_ms=1_000)
+        await publish(client, ["a"], delay_ms=1_000)
+        await trio.sleep(2)
+        assert await client.fetch("t") == ["a!"]
 
 
 @served("[topics.t]\nrecords_max = 400\n")
