@@ -26,10 +26,12 @@ from linn.core.batch.batch import CONTROL
 from linn.core.batch.builder import build_from_records, with_key_hashes
 from linn.core.batch.record import Record
 from linn.core.broker.broker import Broker
+from linn.core.env.steady_clock import SteadyClock
 from linn.core.errors.tree import LinnError
 from linn.core.queue.lease import Lease
 from linn.core.queue.partition_queue import PartitionQueue
 from linn.core.queue.subscription import SharedSubscription
+from linn.core.queue.subscription_log import SubscriptionLog
 from linn.testing.deterministic import run_simulation
 from linn.testing.sim_env import SimEnv
 from linn.wire import messages as m
@@ -146,6 +148,7 @@ class QueueLife:
                 for _ in range(DEEDS):
                     await self.rng.choice(_DEEDS)(self)
                     assert not self.wrong, self.wrong
+                await self._replay()
                 if is_last:
                     await self._end()
                     assert not self.wrong, self.wrong
@@ -426,6 +429,26 @@ class QueueLife:
                 }
                 self.wrong += check_choice(subscription, lease, ready, in_flight, values, end)
 
+    async def _replay(self) -> None:
+        """Replay the state logs as a machine with another clock would: the state is the same."""
+        for part in self.parts():
+            if not part.log.is_open:
+                continue
+            await part.log.until_committed()
+            replica = SharedSubscription(part.subscription.semantics, 0)
+            assert part.log.state is not None
+            read_to = part.log.state.partition.log.bounds()[1]
+            if part.log.state.committed.offset != read_to:
+                continue  # Something is happening.
+            self.env.clock.jump(3_600_000)
+            log = SubscriptionLog(part.partition, replica, part.log.state, SteadyClock(self.env.clock), part.spawn)
+            await log.replay(part.partition.log.bounds()[1])
+            self.env.clock.jump(-3_600_000)
+            here, there = plain_state(part.subscription), plain_state(replica)
+            if part.subscription.events_waiting or part.log.state.committed.offset != read_to:
+                continue  # Something has happened meanwhile.
+            assert here == there, f"a replay gives the same state: {here ^ there}"
+
     # --- the end -----------------------------------------------------------------------------------------------------
 
     async def _end(self) -> None:
@@ -485,6 +508,21 @@ _DEEDS: list[Callable[[QueueLife], Awaitable[None]]] = [
     QueueLife.lose,
     QueueLife.jump,
 ]
+
+
+def plain_state(subscription: SharedSubscription) -> set[tuple[object, ...]]:
+    """The state of each record but those that were never delivered; leased records are returned as far as a log says,
+    and records that a start has returned are leased.
+    """
+    states = subscription._states
+    rows: list[tuple[int, int, object]] = [(first, end, "settled") for first, end in states.settled]
+    for lease in states.leases:
+        rows += [(first, end, lease.stored_attempt) for first, end in lease.ranges()]
+    rows += states.orphaned
+    rows += [(first, end, attempts) for first, end, attempts in states.returned.ready if attempts]
+    rows += [*states.returned.delayed, *states.decided, *states.causes]
+    rows += [(dead.first, dead.end, (dead.attempts, dead.reason, dead.intent)) for dead in states.dead.ranges()]
+    return {(at, state) for first, end, state in rows for at in range(first, end)} | {("low", states.low)}
 
 
 def partition_of(value: str) -> int:

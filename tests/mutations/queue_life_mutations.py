@@ -9,6 +9,24 @@ _LIVES = "queue lives"
 
 QUEUE_LIFE_MUTATIONS = (
     Mutation(
+        name="a replay ends delays by its own clock",
+        breaks="The state of a queue follows from its events alone, whatever the clock of the next leader says.",
+        guarantee="At least once",
+        module="linn.core.queue.subscription_log",
+        original="""
+        if kept is not None:
+            self._subscription.apply(kept)
+        """,
+        planted="""
+        if kept is not None:
+            self._subscription.apply(kept)
+            self._subscription.expire(self._partition._clock.now_ms() / 1000)
+        """,
+        simulation=_LIVES,
+        seed=0,
+        says="a replay gives the same state",
+    ),
+    Mutation(
         name="the lowest priority is first",
         breaks="The highest priority is delivered first.",
         guarantee="Order",
