@@ -19,6 +19,7 @@ from linn.core.log.partition import Partition
 from linn.core.log.state_log import StateLog
 from linn.core.log.storage import PartitionId
 from linn.core.log.storage_stats import StorageStats
+from linn.core.topics import message_index
 from linn.core.topics.message_index import CHUNKS, MessageIndex, index_topic
 from linn.storage_engines.dram.engine import DramEngine
 from linn.storage_engines.dram.settings import DramSettings
@@ -145,3 +146,19 @@ def test_an_id_is_not_found_across_two_rows() -> None:
         await world.check()
 
     trio.run(run)
+
+
+def test_a_start_that_reads_the_log_in_parts_leaves_no_record_out(monkeypatch: pytest.MonkeyPatch) -> None:
+    async def run() -> None:
+        world = IndexRun(SimEnv(0))
+        await world.begin()
+        for number in range(30):
+            await world.act("ids", [bytes(15) + bytes([number])])
+        await world.own.log.restart_at(0)
+        for _ in range(2):
+            await world.open()
+            await world.check()
+
+    monkeypatch.setattr(message_index, "_READ_BYTES", 1)
+    with small_runs(rows=4):
+        trio.run(run)

@@ -376,3 +376,36 @@ def _live_and_lose_power(seed: int) -> None:
 @pytest.mark.parametrize("seed", tiered(range(16), 2))
 def test_power_losses_change_no_status(seed: int) -> None:
     live_and_lose_power(seed)
+
+
+@pytest.mark.parametrize("seed", tiered(range(8), 2))
+def test_an_id_leads_to_no_other_record_after_a_loss_of_power(seed: int) -> None:
+    """The log is synced from time to time only: the last records may be lost, and others get their offsets."""
+    rng = Random(seed)
+    text = '[topics.t]\nkind = "stream"\nstatus = "7d"\n'
+    sent: list[int] = []
+
+    async def work(env: SimEnv) -> None:
+        env.disk.crash_at = len(env.disk.operations) + rng.randrange(20, 400)
+        async with broker_on(env, text):
+            client = await connected(env)
+            for _ in range(60):
+                sent.append(rng.getrandbits(40))
+                await send(client, with_ids(sent[-1]))
+                await trio.sleep(rng.choice((0, 0, 0.3)))
+
+    async def scenario(env: SimEnv) -> None:
+        for _ in range(4):
+            if not await env.run_until_death(work):
+                env.crash()
+            env = await after_power_loss(env, text)
+        async with broker_on(env, text):
+            client = await connected(env)
+            values = await client.fetch("t", bytes_max=1 << 20)
+            ids = [str(UUID(int=id)) for id in sent]
+            found = await client.administer("message.status", topic="t", ids=ids)
+            places = {int(UUID(each["id"])): each["offset"] for each in found if each["state"] != "unknown"}
+            assert {int(value): offset for offset, value in enumerate(values)} == places
+
+    with small_runs():
+        run_simulation(seed, scenario)
