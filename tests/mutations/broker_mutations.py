@@ -203,4 +203,18 @@ BROKER_MUTATIONS = (
         seed=0,
         says="not one of",
     ),
+    Mutation(
+        name="ids are indexed before their records are synced",
+        breaks="An id leads to its own record, whatever a loss of power has taken.",
+        guarantee="Status of messages",
+        module="linn.core.topics.message_index",
+        original="""
+        await self.partition.log.sync()
+        self._begin_run(min(self.partition.stable_offset, self.partition.log.durable(), self._noted_end))
+        """,
+        planted="self._begin_run(min(self.partition.stable_offset, self._noted_end))",
+        simulation="ids of lost records",
+        seed=2,
+        says="each id leads to its own record",
+    ),
 )

@@ -39,6 +39,7 @@ _RUNS = {
     "producers of a log": ("storage", "producer_walks", "live_and_lose_power"),
     "known ids": ("broker", "test_dedup", "publish_and_lose_power"),
     "ids in transactions": ("broker", "test_dedup", "end_and_publish_again"),
+    "ids of lost records": ("broker", "test_message_status", "publish_and_lose_the_end"),
     "statuses": ("broker", "test_message_status", "live_and_lose_power"),
     "overflow": ("broker", "test_overflow", "overflow_and_lose_power"),
     "queue lives": ("broker", "queue_life", "walk"),
