@@ -52,8 +52,8 @@ def shown(thing: object) -> list[str]:
 
 
 CLIENT = (
-    "admin broker consumer describe env fetch find_offset options process producer reply request request_many"
-    " shared_transactions status transaction user"
+    "admin broker cancel_scheduled consumer describe env fetch find_offset move_scheduled options process producer"
+    " reply request request_many scheduled shared_transactions status transaction user"
 )
 PRODUCER = "aclose buffered_bytes flush id message_bytes_max publish publish_many publish_nowait"
 CONSUMER = "aclose batches commit next_batch partitions pause paused pull resume run seek topics"
