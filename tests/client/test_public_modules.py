@@ -56,7 +56,7 @@ CLIENT = (
     " reply request request_many scheduled shared_transactions status transaction user"
 )
 PRODUCER = "aclose buffered_bytes flush id message_bytes_max publish publish_many publish_nowait"
-CONSUMER = "aclose batches commit next_batch partitions pause paused pull resume run seek topics"
+CONSUMER = "aclose batches commit is_active next_batch partitions pause paused pull resume run seek topics wait_active"
 EXACTLY_ONCE = "aclose commit run topics"
 BATCH = "ack attempt end_offset extend leader_epoch nack partition process records reject start_offset topic values"
 MESSAGE = (
