@@ -90,6 +90,8 @@ class QueueLife:
         """The consumers, by name, to which records were decided."""
         self.open: tuple[list[str], list[str]] = [], []
         """Records that the open transaction has published, and those that it settles."""
+        self.in_doubt: set[str] = set()
+        """Records of transactions of which nobody was told the end: one that was aborted may be sent once more."""
         self.lives = 3 if seed % 4 == 0 else 2
         self.two_phase = rng.random() < 0.25
         self.has_dedup = rng.random() < 0.5
@@ -269,6 +271,7 @@ class QueueLife:
         commit = rng.random() < 0.6
         if commit:
             self.asked.update(self.open[1])
+            self.in_doubt.update(values)
             self._end_open("unknown")
         else:
             self._end_open("aborted")
@@ -279,6 +282,7 @@ class QueueLife:
         except Refused as refused:
             self.check_code(refused, "transaction.aborted")
         else:
+            self.in_doubt.difference_update(values)
             for value in values if commit else ():
                 if self.sent[value].state == "unknown":
                     self.sent[value].state = "stored"
@@ -493,7 +497,7 @@ class QueueLife:
         stored = [value for value, sent in self.sent.items() if sent.state == "stored"]
         lost = [value for value in stored if value not in ends and value not in may_be_gone]
         assert lost == [], f"what was confirmed is delivered, dead, or dropped by its limit: {lost}"
-        copies = Counter(self.at.values())
+        copies = Counter([value for value in self.at.values() if value not in self.in_doubt])
         again = [value for value, count in copies.items() if count > 1 and self.sent[value].state != "aborted"]
         assert again == [] or not self.has_dedup, f"each id is stored once: {again}"
 

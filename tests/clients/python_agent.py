@@ -41,7 +41,7 @@ Op = Callable[[Answer], Awaitable[Answer]]
 FRAME_BYTES_MAX = 64 << 20
 LINGER_MS = 60_000
 """Longer than any command: a batch goes when it is flushed."""
-PROPERTIES = [field.name for field in dataclasses.fields(Record) if field.name != "value"]
+PROPERTIES = [field.name for field in dataclasses.fields(Record) if field.name not in ("value", "due_ms")]
 
 
 def text(content: bytes | None) -> str | None:
@@ -316,7 +316,7 @@ class Agent:
 
 
 async def publish_one(producer: Producer, record: Record, mandatory: bool, outcomes: list[Receipt | LinnError]) -> None:
-    properties = {name: getattr(record, name) for name in PROPERTIES}
+    properties = {name: getattr(record, name) for name in PROPERTIES} | {"at": record.due_ms or None}
     try:
         outcomes.append(await producer.publish(record.value, mandatory=mandatory, **properties))
     except LinnError as error:
