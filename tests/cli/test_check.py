@@ -194,7 +194,7 @@ def test_it_explains_every_key_of_a_queue(tmp_path: Path, within, monkeypatch) -
     }
     assert said.keys() == {*NEW_KEYS} - {"lifetime"}, "a topic of a file is kept"
     (tmp_path / "good.toml").write_text(tables)
-    monkeypatch.setenv("COLUMNS", "400")
+    monkeypatch.setenv("COLUMNS", "1000")
     shown = " ".join(within("check", str(tmp_path / "good.toml")).stdout.split())
     assert [words for words in said.values() if words not in shown] == []
 

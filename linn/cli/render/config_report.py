@@ -16,6 +16,7 @@ from linn.core.config.config import Config
 from linn.core.config.decoder import encode_settings
 from linn.core.config.problem import Problem, Problems
 from linn.core.config.topic_settings import TopicSettings, deliveries_max
+from linn.core.config.units import format_size_bytes
 from linn.core.env.secret import masked
 from linn.core.errors.texts import counted
 from linn.core.queue.dispatch_order import ORDER_WINDOW
@@ -157,15 +158,14 @@ def kept(topic: TopicSettings) -> str:
     """Describe the retention of a topic."""
     encoded = encode_settings(topic)
     parts = []
+    size = "" if topic.retention_bytes is None else f", {format_size_bytes(topic.retention_bytes)} a partition"
     if topic.kind in ("queue", "both"):
         parts.append("until settled" if topic.ttl_ms is None else f"until settled, {encoded['ttl']} at most")
-        size = "" if topic.retention_bytes is None else f", {encoded['retention_bytes']} a partition"
         parts += [f"settled for {encoded['keep']}{size}"] if topic.kind == "queue" and topic.keep_ms else []
     if topic.kind in ("stream", "both"):
-        size = "" if topic.retention_bytes is None else f", {encoded['retention_bytes']} a partition"
         parts.append(f"{encoded['retention']}{size}")
     records = [] if topic.records_max is None else [counted(topic.records_max, "record")]
-    sizes = [] if topic.bytes_max is None else [str(encoded["bytes_max"])]
+    sizes = [] if topic.bytes_max is None else [format_size_bytes(topic.bytes_max)]
     if sizes or records:
         parts.append(f"at {' or '.join([*sizes, *records])}: {topic.overflow}")
     parts += [f"deleted after {encoded['expires']} without a consumer"] if topic.expires_ms is not None else []
