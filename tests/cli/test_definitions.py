@@ -246,7 +246,10 @@ WRONG_LINES = [
         '2: exchanges.fan.type: is "fanout" on the broker, and can\'t change while the exchange exists',
         "config.not_live",
     ),
-    ("4: exchanges.odd.colour: unknown key; known: alternate, bindings, type", "config.unknown_key"),
+    (
+        "4: exchanges.odd.colour: unknown key; known: alternate, bindings, delete_when, internal, lifetime, type",
+        "config.unknown_key",
+    ),
     ("8: exchanges.plain.bindings[0].exchange: exchanges would lead in a circle", "exchange.binding_invalid"),
     ("9: topics.visits: partitions can't change while the topic exists (partitions may only grow)", "config.not_live"),
     ("12: topics.sized: partitions can't change while the topic exists (partitions may only grow)", "config.not_live"),
