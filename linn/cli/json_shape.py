@@ -174,7 +174,7 @@ SHAPES: Mapping[str, Any] = {
     ),
     "linn request": {"replies": [_fields("value: any", headers=[["text", "any"]])]},
     "linn status": _result(verbs.FIND_MESSAGES),
-    "linn scheduled list": _result(verbs.LIST_SCHEDULED),
+    "linn scheduled list": [{"topic": "text"} | _result(verbs.LIST_SCHEDULED)],
     "linn scheduled cancel": _result(verbs.CANCEL_SCHEDULED),
     "linn scheduled move": _result(verbs.MOVE_SCHEDULED),
     "linn consume": _MESSAGE,

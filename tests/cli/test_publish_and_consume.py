@@ -79,7 +79,7 @@ def test_messages_that_are_published_with_a_ttl_expire(quick, request: pytest.Fi
 def test_messages_that_are_published_with_a_delay_or_a_time_come_later(quick, request: pytest.FixtureRequest) -> None:
     name = request.node.name
     quick("topics", "create", name)
-    assert f"scheduled 1 message for {name} (id 0/0)" in quick("publish", name, "in time", "--delay", "300ms").stdout
+    assert f"scheduled 1 message for {name} (id 0/0)" in quick("publish", name, "in time", "--delay", "5s").stdout
     assert json.loads(quick("publish", name, "in 2100", "--at", "2100-01-31T09:00+01:00", "--json").stdout) == {
         "count": 1,
         "topic": name,

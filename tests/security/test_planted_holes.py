@@ -34,7 +34,7 @@ HOLES = [
     ("linn.core.admin.users", "self._check_rules(rules, asked.name, caller)", "gives_and_takes"),
     ("linn.core.admin.users", "self._check_rules(before, asked.name, caller)", "gives_and_takes"),
     (SESSION, "self._access.check(SEE, TOPIC, name)", "Describe"),
-    (SESSION, "self._access.check(SEE, BROKER)", "page_of_metrics"),
+    (SESSION, "await self.decided(lambda: self._access.check(SEE, BROKER))", "page_of_metrics"),
     (SESSION, "self._access.check_all(needs)\ntopic = rooms.catalog.led_topic(request.topic)", "Subscribe"),
     (SESSION, "needs.append(Need(CONFIGURE, TOPIC, request.topic))", "made_by_using"),
     (SESSION, "self._access.check_any([consume] if where else [consume, browse])", "Fetch"),

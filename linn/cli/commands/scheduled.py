@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Annotated
+from contextlib import suppress
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -18,11 +19,13 @@ from linn.cli.session import with_client
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+    from linn.client.client import Client
     from linn.message_status import ScheduledChanged
 
 app = noun("List, cancel and move messages that come into their topic later.")
 
 Topic = Annotated[str, typer.Argument(metavar="TOPIC", help="Name of the topic.", autocompletion=topic_names)]
+AnyTopic = Annotated[str | None, typer.Argument(metavar="[TOPIC]", help="Only this topic.", autocompletion=topic_names)]
 Ids = Annotated[list[str], typer.Argument(metavar="ID", help="Ids of messages, such as 0/5, as `list` shows them.")]
 Count = Annotated[int, typer.Option("--count", min=1, max=1000, metavar="COUNT", help="How many messages to show.")]
 Delay = Annotated[
@@ -39,15 +42,29 @@ At = Annotated[
 
 
 @app.command("list")
-def list_first(topic: Topic, count: Count = 100, url: Url = DEFAULT_URL, as_json: Json = False) -> None:
-    """List the messages that come next, in their order."""
-    found = with_client(url, lambda client: client.scheduled(topic, count=count))
+def list_first(topic: AnyTopic = None, count: Count = 100, url: Url = DEFAULT_URL, as_json: Json = False) -> None:
+    """List the messages of each topic that come next, in their order."""
+    found = with_client(url, lambda client: _first(client, topic, count))
     if as_json:
         print_json(found)
         return
-    print_table(["id", "comes at"], [[it["id"], moment_text(it["due_ms"])] for it in found["first"]])
-    if more := found["count"] - len(found["first"]):
-        typer.echo(f"and {more:,} more")
+    rows = [(each["topic"], it["id"], moment_text(it["due_ms"])) for each in found for it in each["first"]]
+    print_table(["topic", "id", "comes at"], rows)
+    for each in found:
+        if more := each["count"] - len(each["first"]):
+            typer.echo(f"and {more:,} more in {each['topic']}")
+
+
+async def _first(client: Client, topic: str | None, count: int) -> list[dict[str, Any]]:
+    if topic is not None:
+        return [{"topic": topic, **await client.scheduled(topic, count=count)}]
+    from linn.core.errors.tree import TopicUnknown
+
+    found = []
+    for name in sorted([each["name"] for each in await client.admin.topics()]):
+        with suppress(TopicUnknown):  # It was deleted meanwhile.
+            found.append({"topic": name, **await client.scheduled(name, count=count)})
+    return [each for each in found if each["count"]]
 
 
 @app.command()
