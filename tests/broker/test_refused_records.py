@@ -84,7 +84,7 @@ async def test_the_others_of_a_batch_are_stored_in_order_whatever_some_are_refus
     cases: list[tuple[str, str, Record]] = [
         ("small", "message.too_large", large),
         ("all", "message.too_large", large),
-        ("work", "message.unsupported", Record(value=b"bad", delay_ms=5)),
+        ("work", "message.invalid", Record(value=b"bad", due_ms=-1)),
         ("work", "message.unsupported", Record(value=b"bad", priority=5)),
         ("all", "message.unsupported", Record(value=b"bad", priority=5)),
         ("some", "limit.exceeded", Record(value=b"bad", routing_key=LONG_KEY)),
@@ -109,10 +109,10 @@ async def test_each_record_has_its_own_reason_and_no_topic_takes_what_one_refuse
     everything = [
         Record(value=b"s" * 70),  # Too large for one of the topics.
         Record(value=b"L" * 500),  # Too large for both.
-        Record(value=b"x", delay_ms=5),
+        Record(value=b"x", priority=5),  # The queue has no order.
         *plain("fine"),
     ]
-    reasons = [("message.too_large", [1, 2]), ("message.unsupported", [2, 3]), ("message.too_large", [0, 1])]
+    reasons = [("message.too_large", [1, 2]), ("message.too_large", [0, 1]), ("message.unsupported", [2, 3])]
     placement = await publish(client, "all", batch_of(*everything))
     assert refused(placement) == reasons
     assert placement.copies == 3

@@ -51,6 +51,7 @@ LOGGED: dict[str, str] = {
     "Settled": "settled",
     "Returned": "",
     "Died": "",
+    "Ended": "",
     "Explained": "",
     "Intended": "",
     "Skipped": "",

@@ -120,7 +120,7 @@ async def test_a_flush_tells_of_refused_messages_of_publish_nowait_and_of_no_oth
 
         async def refused() -> None:
             with pytest.raises(FeatureUnsupported):
-                await producer.publish(b"", delay_ms=5)
+                await producer.publish(b"", priority=5)
 
         async with anyio.create_task_group() as tasks:
             tasks.start_soon(refused)

@@ -11,6 +11,7 @@ import trio
 from cluster_world import TIMEOUT_S, ClusterWorld, SimMember, cluster_world, until
 
 from linn.core.errors.cluster import ClusterEmptied, ClusterForeign, MetadataInvalid, MetadataLater, NodeTaken
+from linn.core.metadata.levels import LEVEL
 from linn.core.metadata.store import REMOVED
 from linn.testing.deterministic import run_simulation
 from linn.testing.sim_env import SimEnv
@@ -368,7 +369,7 @@ def test_an_emptied_store_keeps_a_known_node_from_starting_and_ends_none_that_ru
         ("ended/1", {"session": 1}, MetadataInvalid),
         ("counters/starts", "7", MetadataInvalid),
         ("cluster", None, MetadataInvalid),
-        ("cluster", {"id": "x", "level": 3, "of a": "later version"}, MetadataLater),
+        ("cluster", {"id": "x", "level": LEVEL + 1, "of a": "later version"}, MetadataLater),
     ],
 )
 def test_metadata_of_another_shape_or_a_later_version_keeps_a_node_from_starting(
