@@ -1,5 +1,6 @@
 """Lines of orders: the rate of a queue with an order as a share of that of a queue without one, which get the same
-records; and the memory that a broker takes for the records that wait in either.
+records; the wait of a tenant's jobs beside another one's flood; and the memory that a broker takes for the records
+that wait in either.
 """
 
 from __future__ import annotations
@@ -21,10 +22,13 @@ from linn.core.errors.tree import LimitExceeded
 
 BATCH_ACKS = Bound(0.2)
 SINGLE_ACKS = Bound(0.7)
+BESIDE_A_FLOOD = Bound(3, at_most=True)
 WAITING_MB = {"fifo": Bound(300, at_most=True), "key": Bound(400, at_most=True)}
 VALUE = b"x" * 128
 KEYS = [b"key %d" % number for number in range(1_000)]
 TENANTS = [f"tenant {number}" for number in range(100)]
+JOB_EVERY_S = 0.01
+JOB_S = 0.002
 CONFIG = """
 [topics.fifo]
 [topics.priority]
@@ -58,6 +62,13 @@ def order_lines(plan: Plan) -> Iterator[Line]:
                     pairs.append(Pair(plain, ordered, plain_us, ordered_us))
                 name = f"{order}, {'single' if is_single else 'batch'} acks"
                 yield line_of_pairs("orders", name, bound, pairs, "1/s")
+    pairs = []
+    for _ in range(plan.order_rounds):
+        with fresh_folder(plan.folder) as folder, broker(folder, CONFIG) as process:
+            alone = trio.run(_wait_s, process.url, plan.fair_jobs)
+            trio.run(_flood, process.url, plan.flood_records)
+            pairs.append(Pair(alone * 1e3, trio.run(_wait_s, process.url, plan.fair_jobs) * 1e3))
+    yield line_of_pairs("orders", "fair, p99 of others' waits beside a flood", BESIDE_A_FLOOD, pairs, "ms")
     for topic in WAITING_MB:  # The index by key is the largest.
         with fresh_folder(plan.folder) as folder, broker(folder, CONFIG) as process:
             usage = psutil.Process(process.pid).memory_info
@@ -65,6 +76,41 @@ def order_lines(plan: Plan) -> Iterator[Line]:
             trio.run(_fill, process.url, topic, plan.waiting_records)
             name = f"{topic}, {plan.waiting_records:,} records wait"
             yield Line("orders", name, "MB", WAITING_MB[topic], [(usage().rss - before) / 1e6])
+
+
+async def _flood(url: str, records: int) -> None:
+    """Publish jobs of one tenant at once."""
+    async with linn.connect(url) as client, client.producer("fair") as producer:
+        for begin in range(0, records, 10_000):
+            await producer.publish_many([VALUE] * min(10_000, records - begin), labels={"tenant": "flood"})
+
+
+async def _wait_s(url: str, jobs: int) -> float:
+    """Publish jobs of 99 tenants, one every JOB_EVERY_S, and work them off; returns the 99th percentile of the time
+    from a publish to its job's beginning.
+    """
+    begun: dict[bytes, float] = {}
+    waits: list[float] = []
+
+    async def publish() -> None:
+        async with client.producer("fair", linger_ms=0) as producer:
+            for number in range(jobs):
+                value = b"%d" % number
+                begun[value] = time.perf_counter()
+                await producer.publish(value, labels={"tenant": TENANTS[number % 99]})
+                await trio.sleep(JOB_EVERY_S)
+
+    async with linn.connect(url) as client, trio.open_nursery() as nursery:
+        nursery.start_soon(publish)
+        async with client.consumer("fair", prefetch=1) as consumer:
+            async for message in consumer:
+                if (since := begun.get(message.value or b"")) is not None:
+                    waits.append(time.perf_counter() - since)
+                await trio.sleep(JOB_S)
+                message.ack()
+                if len(waits) == jobs:
+                    break
+    return sorted(waits)[len(waits) * 99 // 100]
 
 
 async def _fill(url: str, topic: str, records: int) -> None:

@@ -109,6 +109,9 @@ class Plan:
     """Records of one run through a queue with an order, and of one without."""
     ordered_single_records: int = 50_000
     """The same with single acks."""
+    fair_jobs: int = 500
+    """Jobs of 99 tenants whose waits are measured, alone and beside a flood of one more."""
+    flood_records: int = 200_000
     waiting_records: int = 10_000_000
     """Records of a queue whose memory is measured."""
     routings: int = 2_000
@@ -148,6 +151,8 @@ def quick_plan(folder: Path) -> Plan:
         order_rounds=1,
         ordered_records=2_000,
         ordered_single_records=1_000,
+        fair_jobs=20,
+        flood_records=500,
         waiting_records=2_000,
         routings=20,
         spark_rounds=1,
