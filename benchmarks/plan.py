@@ -110,7 +110,7 @@ class Plan:
     ordered_single_records: int = 50_000
     """The same with single acks."""
     fair_jobs: int = 500
-    """Jobs of 99 tenants whose waits are measured, alone and beside a flood of one more."""
+    """Jobs of 99 tenants whose times are measured, alone and beside a flood of one more."""
     flood_records: int = 200_000
     waiting_records: int = 10_000_000
     """Records of a queue whose memory is measured."""
