@@ -3,8 +3,8 @@
 For programs: `BrokerThread` (a broker in this process, for trio, asyncio and blocking code), `VirtualWorld` (broker and
 clients in simulated time) and `CrashableBroker` (a process to kill); the pytest fixtures `linn_broker`, `linn_virtual`
 and `linn_crash` give them to a test. For plugins: a conformance suite for each kind, see `engines`, `semantics`,
-`protocols`, `exchanges`, `partitioners`, `assignors`, `interceptors` and `participants`. For linn itself: `SimEnv`,
-`run_simulation`, and `sim_store` for clusters.
+`protocols`, `exchanges`, `partitioners`, `assignors`, `interceptors` and `participants`. For linn itself: `SimEnv`
+and `run_simulation`.
 """
 
 from __future__ import annotations

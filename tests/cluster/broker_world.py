@@ -12,6 +12,7 @@ import msgspec
 import trio
 from cluster_world import until
 from raw_client import RawClient
+from sim_store import SimStore
 
 from linn.cli.commands.recover import damaged_logs
 from linn.core.broker.broker import Broker, running_broker
@@ -23,7 +24,6 @@ from linn.core.metadata.store import MetadataStore, MetadataStoreKind
 from linn.core.plugins.hookspecs import hookimpl
 from linn.core.plugins.manager import PluginManager, installed
 from linn.testing.sim_env import SimEnv
-from linn.testing.sim_store import SimStore
 
 SECRET = "CLUSTER_SECRET"
 

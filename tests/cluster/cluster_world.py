@@ -7,6 +7,7 @@ from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 
 import trio
+from sim_store import SimStore
 
 from linn.core.cluster.entries import ClusterState
 from linn.core.cluster.guarded_store import GuardedStore
@@ -17,7 +18,6 @@ from linn.core.errors.tree import LinnError
 from linn.core.metadata.levels import LEVEL
 from linn.descriptions import NodeDescription
 from linn.testing.sim_env import SimEnv
-from linn.testing.sim_store import SimStore
 
 TIMEOUT_S = 6.0
 DATA = "/linn"

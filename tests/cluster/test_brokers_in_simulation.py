@@ -7,6 +7,7 @@ from collections.abc import Awaitable, Callable
 import msgspec
 import trio
 from cluster_world import TIMEOUT_S
+from sim_store import SimStore
 
 import linn
 from linn.core.broker.broker import Broker, running_broker
@@ -18,7 +19,6 @@ from linn.core.plugins.manager import PluginManager, built_in
 from linn.descriptions import ClusterDescription
 from linn.testing.deterministic import run_simulation
 from linn.testing.sim_env import SimEnv
-from linn.testing.sim_store import SimStore
 
 CONFIG = """
 [broker]

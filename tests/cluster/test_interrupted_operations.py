@@ -12,13 +12,13 @@ from broker_world import BrokerWorld, SimBroker, broker_world, until_led
 from cluster_world import until
 from raw_client import Refused
 from replicas_seen import ALL
+from sim_store import SimWrite
 from simulated_time import simulated
 from test_operated_brokers import made, operate, others, part_of, started
 
 from linn.core.cluster.entries import ClusterState
 from linn.core.errors.tree import LinnError
 from linn.testing.sim_env import SimEnv
-from linn.testing.sim_store import SimWrite
 
 RECORDS = [str(number) for number in range(10)]
 

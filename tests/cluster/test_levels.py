@@ -26,7 +26,7 @@ from linn.core.errors.cluster import LevelTooLow, MetadataLater
 from linn.core.metadata.levels import LEVEL
 from linn.core.metadata.store import NO_LEASE
 from linn.testing.sim_env import SimEnv
-from linn.testing.sim_store import SimWrite
+from sim_store import SimWrite
 from linn.verbs import TRANSACTIONS_TOPIC
 
 OLD, NEW = 1, LEVEL

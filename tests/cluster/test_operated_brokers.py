@@ -11,6 +11,7 @@ from broker_world import BrokerWorld, SimBroker, broker_world, until_led
 from cluster_world import until
 from raw_client import Refused
 from replicas_seen import ALL, agree, in_sync, replica_at
+from sim_store import SimWrite
 from simulated_time import simulated
 from test_departures import Load
 
@@ -21,7 +22,6 @@ from linn.core.cluster.preferred_leaders import IN_SYNC_S
 from linn.core.errors.cluster import ClusterRefused
 from linn.core.errors.tree import LinnError
 from linn.testing.sim_env import SimEnv
-from linn.testing.sim_store import SimWrite
 
 MOVED_S = 2.0
 """Time in which a topic that is in sync has another leader."""

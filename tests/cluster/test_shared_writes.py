@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import trio
+from sim_store import SimStore
 from simulated_time import simulated
 
 from linn.core.cluster.plan import KEYS_MAX, Write
@@ -10,7 +11,6 @@ from linn.core.cluster.shared_writes import SharedWrites
 from linn.core.errors.metadata import MetadataError, MetadataUnknown, RevisionConflict
 from linn.core.metadata.store import ABSENT
 from linn.testing.sim_env import SimEnv
-from linn.testing.sim_store import SimStore
 
 COUNT = 250
 

@@ -18,9 +18,9 @@ from typing import Any
 import trio
 from broker_world import BrokerWorld, SimBroker
 from raw_client import Refused
+from sim_store import SimWrite
 
 from linn.core.errors.tree import LinnError
-from linn.testing.sim_store import SimWrite
 
 Mend = Callable[[], None]
 CLOCK_JUMPS_MS = (-86_400_000, -4_000, 4_000, 86_400_000)

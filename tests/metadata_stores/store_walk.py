@@ -16,6 +16,7 @@ from itertools import pairwise
 from typing import Any, NamedTuple, Protocol
 
 import trio
+from sim_store import LATE_S_MAX
 
 from linn.core.errors.metadata import MetadataUnavailable
 from linn.core.errors.tree import LinnError
@@ -23,7 +24,6 @@ from linn.core.metadata.store import ABSENT, NO_LEASE, REMOVED, Changes, Metadat
 from linn.testing.deterministic import run_simulation
 from linn.testing.sim_env import SimEnv
 from linn.testing.sim_net import SimNet
-from linn.testing.sim_store import LATE_S_MAX
 
 CLIENTS = ("a", "b", "c")
 KEYS = ("k0", "k1", "k2", "k3", "k4")

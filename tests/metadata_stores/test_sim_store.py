@@ -6,12 +6,7 @@ from collections.abc import Awaitable, Callable
 
 import pytest
 import trio
-
-from linn.core.errors.metadata import LeaseLost, MetadataUnavailable, MetadataUnknown, RevisionConflict
-from linn.core.metadata.store import ABSENT, REMOVED, Changes, MetadataStore, Watch
-from linn.testing.deterministic import run_simulation
-from linn.testing.sim_env import SimEnv
-from linn.testing.sim_store import (
+from sim_store import (
     LATE_S_MAX,
     LEASE_END_S_MAX,
     LEASE_EXTENSION_S,
@@ -20,6 +15,11 @@ from linn.testing.sim_store import (
     SimStore,
     SimWrite,
 )
+
+from linn.core.errors.metadata import LeaseLost, MetadataUnavailable, MetadataUnknown, RevisionConflict
+from linn.core.metadata.store import ABSENT, REMOVED, Changes, MetadataStore, Watch
+from linn.testing.deterministic import run_simulation
+from linn.testing.sim_env import SimEnv
 
 TTL_S = 6.0
 SEEDS = range(40)

@@ -6,13 +6,13 @@ from collections.abc import Awaitable, Callable
 
 import pytest
 import trio
+from sim_store import SimStore
 
 from linn.core.env.env import Env
 from linn.core.metadata.store import MetadataStore
 from linn.testing.deterministic import run_simulation
 from linn.testing.metadata_stores import MetadataStoreConformance, MetadataStoreHarness
 from linn.testing.sim_env import SimEnv
-from linn.testing.sim_store import SimStore
 
 SEEDS = range(3)
 

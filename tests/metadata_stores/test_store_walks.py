@@ -14,13 +14,13 @@ from typing import Any
 import pytest
 import trio
 from seeds import failures, tiered
+from sim_store import SimStore, SimWatch, _Lease, _Request
 from store_walk import Opener, run_walk
 from walked_worlds import WORLDS, served, simulated
 
 from linn.core.errors.metadata import MetadataUnavailable, MetadataUnknown, RevisionConflict
 from linn.core.metadata.served import ServedStore, ServedWatch
 from linn.core.metadata.store import NO_LEASE, Changes, Snapshot
-from linn.testing.sim_store import SimStore, SimWatch, _Lease, _Request
 
 SEEDS = 12
 QUICK_SEEDS = 1

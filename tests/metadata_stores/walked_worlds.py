@@ -8,6 +8,7 @@ from functools import partial
 
 import trio
 from served_world import ADDRESS, VERSION
+from sim_store import SimStore
 from store_walk import CLIENTS, Opener, Truth
 
 from linn.core.metadata.embedded import EmbeddedMetadata
@@ -15,7 +16,6 @@ from linn.core.metadata.served import ServedStore
 from linn.core.metadata.store import REMOVED, MetadataStore, Stored
 from linn.core.metadata.store_server import StoreServer
 from linn.testing.sim_env import SimEnv
-from linn.testing.sim_store import SimStore
 
 SERVER = "node"
 
