@@ -31,7 +31,7 @@ from linn.core.errors.peers import PeerError, PeerRefused, PeerUnreachable
 from linn.core.errors.tree import LinnError
 from linn.core.gateway.gateway import Gateway
 from linn.core.gateway.legs import Door
-from linn.core.metadata.levels import SCHEDULE_LEVEL, SPLIT_PUBLISHES_LEVEL
+from linn.core.metadata.levels import SCHEDULE_LEVEL
 from linn.core.ports.principal import Principal
 from linn.core.security.policy import ADMINISTRATOR
 from linn.core.security.users import node_user
@@ -70,12 +70,6 @@ class Links:
         if way is None:
             way = self._ways[node] = _Way(self._gateway, membership, node)
         return await way.link()
-
-    @property
-    def splits(self) -> bool:
-        """See `PublishLinks.splits`."""
-        membership = self._gateway.membership
-        return membership is None or membership.level >= SPLIT_PUBLISHES_LEVEL
 
     @property
     def delays(self) -> bool:

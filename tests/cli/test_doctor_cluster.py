@@ -100,10 +100,10 @@ FINDINGS: list[tuple[ClusterDescription, str, str, str, str]] = [
     (cluster(node(1), node(2, state="left")), "nodes", "warning", "node 2 on host2 was stopped", "start it"),
     (cluster(node(1), node(2, lost="all")), "nodes", "warning", "node 2 came back without all of its data", "copies"),
     (
-        cluster(node(1, version=""), node(2, levels=[1, 2])),
+        cluster(node(1, version="0.0.9"), node(2, levels=[1, 2])),
         "versions",
         "warning",
-        "the cluster has level 1; node 2: 0.1.0 (level 2); node 1: an earlier one (level 1)",
+        "the cluster has level 1; node 2: 0.1.0 (level 2); node 1: 0.0.9 (level 1)",
         "restart all of them in the newest version",
     ),
     (

@@ -33,7 +33,7 @@ def state_of(**entries: object) -> ClusterState:
 
 def test_all_entries_are_decoded_with_their_revisions() -> None:
     state = state_of(
-        cluster={"id": "c", "level": 1},
+        cluster={"id": "c", "level": 2},
         nodes__2=NODE,
         sessions__2=SESSION,
         versions__2="0.1.0",
@@ -42,7 +42,7 @@ def test_all_entries_are_decoded_with_their_revisions() -> None:
         ended__2=[{"session": "a", "at_ms": 7, "reason": "left"}],
         counters__starts=12,
     )
-    assert state.cluster == ClusterEntry("c", 1)
+    assert state.cluster == ClusterEntry("c", 2)
     assert state.nodes == {2: NodeEntry("f", "h", "r")}
     assert state.sessions == {2: SessionEntry("s", 1, {"native": "h:1"}, (1, 1), "none")}
     assert state.versions == {2: "0.1.0"}
@@ -81,7 +81,7 @@ def test_entries_of_other_parts_are_left_to_them() -> None:
         ("counters/starts", -1),
         ("counters/starts", 1 << 31),
         ("counters/starts", True),
-        ("cluster", {"id": "", "level": 1}),
+        ("cluster", {"id": "", "level": 2}),
     ],
 )
 def test_an_entry_of_another_shape_is_refused_by_its_key_and_changes_nothing(key: str, value: object) -> None:
@@ -101,12 +101,12 @@ def test_metadata_of_a_later_level_is_refused_whatever_its_shape() -> None:
 
 
 def test_what_needs_a_greater_level_is_refused() -> None:
-    state = state_of(cluster={"id": "c", "level": 1})
-    state.check_level(1, "things")
+    state = state_of(cluster={"id": "c", "level": 2})
+    state.check_level(2, "things")
     with pytest.raises(
-        LevelTooLow, match="things need a cluster of level 2, and this one has level 1: run linn cluster"
+        LevelTooLow, match="things need a cluster of level 3, and this one has level 2: run linn cluster"
     ):
-        state.check_level(2, "things")
+        state.check_level(3, "things")
     assert ClusterState().level == LEVEL, "a new cluster has the greatest"
 
 

@@ -15,7 +15,6 @@ import linn
 from linn.core.batch.batch import SCATTERED
 from linn.core.batch.builder import build_from_records
 from linn.core.batch.record import Record
-from linn.core.metadata.levels import LEVEL
 from linn.core.ports.principal import Principal
 from linn.core.publish.request import PublishRequest
 from linn.testing.sim_env import SimEnv
@@ -30,11 +29,10 @@ async def spread(
     *,
     replicas: int = 1,
     toml: str = "",
-    level: int = LEVEL,
     **settings: object,
 ) -> tuple[list[SimBroker], dict[str, SimBroker]]:
     """Three brokers, each leading one of the topics "a", "b" and "c", which an exchange "news" is bound to, by key."""
-    brokers = await world.brokers(toml=toml, replicas=replicas, level=level)
+    brokers = await world.brokers(toml=toml, replicas=replicas)
     client = await brokers[0].client()
     for name in "abc":
         await client.administer("topic.create", name=name, settings={"kind": "stream", **settings})

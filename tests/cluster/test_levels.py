@@ -3,33 +3,29 @@
 from __future__ import annotations
 
 from importlib.metadata import version
-from typing import Any
 
 import msgspec
 import pytest
 import trio
-from broker_world import SimBroker, broker_world, until_led
+from broker_world import SimBroker, broker_world
 from cluster_world import TIMEOUT_S, cluster_world, until
 from raw_client import Refused
 from replicas_seen import in_sync
+from sim_store import SimWrite
 from simulated_time import simulated
 from test_clients_at_leaders import client_of
-from test_exchanges_over_brokers import content, spread, to_news
 from test_operated_brokers import made, operate
 
 from linn.core.cluster.entries import ClusterEntry, ClusterState, NodeEntry, PartEntry, SessionEntry
-from linn.core.cluster.moves import moves
 from linn.core.cluster.operations import Operations
-from linn.core.cluster.placement import PlacedTopic, place
-from linn.core.cluster.plan import PartPolicy, retreat
-from linn.core.errors.cluster import LevelTooLow, MetadataLater
-from linn.core.metadata.levels import LEVEL
+from linn.core.cluster.plan import PartPolicy
+from linn.core.errors.cluster import LevelTooLow, MetadataInvalid, MetadataLater
+from linn.core.errors.tree import FeatureUnsupported
+from linn.core.metadata.levels import LEVEL, LEVEL_MIN
 from linn.core.metadata.store import NO_LEASE
 from linn.testing.sim_env import SimEnv
-from sim_store import SimWrite
-from linn.verbs import TRANSACTIONS_TOPIC
 
-OLD, NEW = 1, LEVEL
+OLD, NEW = LEVEL_MIN, LEVEL
 
 
 def level_at(broker: SimBroker) -> int:
@@ -51,7 +47,7 @@ async def test_a_new_cluster_has_the_newest_level_and_each_broker_tells_its_vers
         status = await operate(brokers[0], "status")
         assert status["level"] == NEW
         told = [(node["version"], node["levels"]) for node in status["nodes"]]
-        assert told == [(version("linn"), [1, NEW])] * 2
+        assert told == [(version("linn"), [OLD, NEW])] * 2
         await brokers[1].stop()
         await until(lambda: 2 not in brokers[0].broker.cluster.view.state.versions)  # type: ignore[union-attr]
         (left,) = [node for node in (await operate(brokers[0], "status"))["nodes"] if node["node"] == 2]
@@ -100,8 +96,8 @@ async def test_brokers_are_upgraded_one_after_the_other_under_load_and_the_level
             await go_on()
             nursery.cancel_scope.cancel()
         assert read[: len(confirmed)] == confirmed
-        async with client_of(world, *brokers) as client, client.transaction("billing") as tx:
-            await tx.publish("t", b"in a transaction")
+        async with client_of(world, *brokers) as client, client.producer("t") as producer:
+            await producer.publish(b"later", delay_ms=1_000)
 
 
 @simulated
@@ -113,31 +109,27 @@ async def test_a_cluster_of_an_older_level_refuses_what_its_brokers_may_not_know
         await first.start()
         brokers = [first, *await world.brokers(2)]
         await made(brokers)
-        for verb, asked in OPERATIONS.items():
-            with pytest.raises(Refused, match=r"cluster.level.*need a cluster of level 2, and this one has level 1"):
-                await operate(first, verb, **asked)
-        async with client_of(world, *brokers) as client:
-            with pytest.raises(LevelTooLow, match=r"transactions need a cluster of level 2.*linn cluster upgrade"):
-                await client.transaction("billing").__aenter__()
-        assert all(TRANSACTIONS_TOPIC not in it.broker.topics for it in brokers)
-        assert "secret_check" not in world.store.content()["cluster"].value
-        await upgraded(first, brokers)
-        assert (await operate(first, "upgrade"))["changed"] is False
-        assert await operate(first, "undrain", node=1)
-
-        async with client_of(world, *brokers) as client, client.transaction("billing") as tx:
-            await tx.publish("t", b"1")
+        transient = {"settings": {"lifetime": "broker"}}
+        async with client_of(world, *brokers) as client, client.producer("t") as producer:
+            with pytest.raises(LevelTooLow, match=r"need a cluster of level 3, and this one has level 2"):
+                await client.admin.perform("topic.create", name="replies", **transient)
+            with pytest.raises(FeatureUnsupported, match="delays need a cluster of a higher level: linn cluster"):
+                await producer.publish(b"later", delay_ms=1_000)
+            await upgraded(first, brokers)
+            assert (await operate(first, "upgrade"))["changed"] is False
+            await producer.publish(b"later", delay_ms=1_000)
+            await client.admin.perform("topic.create", name="replies", **transient)
 
 
-OPERATIONS: dict[str, dict[str, Any]] = {
-    "drain": {"node": 1},
-    "undrain": {"node": 1},
-    "remove": {"node": 1},
-    "reassign": {"topic": "t", "nodes": [1]},
-    "cancel": {"topic": "t"},
-    "balance": {},
-    "elect": {"topic": "t"},
-}
+@simulated
+async def test_a_cluster_below_the_least_level_is_refused(env: SimEnv) -> None:
+    async with broker_world(env) as world:
+        (first,) = await world.brokers(1)
+        await first.stop()
+        entry = world.store.content()["cluster"].value
+        await world.store.client(env).put_all({"cluster": {**entry, "level": OLD - 1}}, {})
+        with pytest.raises(MetadataInvalid, match="has level 1, and this version of linn knows no level below 2"):
+            await first.start()
 
 
 @simulated
@@ -147,40 +139,12 @@ async def test_an_older_broker_does_not_start_in_a_newer_cluster(env: SimEnv) ->
         old = SimBroker(world, 2, "", "", 1)
         old.level = OLD
         before = world.store.content()
-        with pytest.raises(MetadataLater, match="has level 3, and this version of linn knows up to level 1"):
+        with pytest.raises(MetadataLater, match="has level 3, and this version of linn knows up to level 2"):
             await old.start()
         assert world.store.content() == before
         old.level = NEW
         await old.start()
         await until(lambda: len(first.broker.cluster.view.state.sessions) == 2)  # type: ignore[union-attr]
-
-
-# --- exchanges -------------------------------------------------------------------------------------------------------
-
-
-@simulated
-async def test_a_publish_to_an_exchange_goes_undivided_to_one_leader_or_is_refused(env: SimEnv) -> None:
-    async with broker_world(env) as world:
-        brokers, led = await spread(world, "topic", level=OLD)
-        for broker in brokers:
-            keyed = {"routing_key": "b.x"}
-            answer = await to_news(await broker.client(), "1", **keyed)
-            assert [placement.copies for placement in answer.placements] == [1]
-        assert await content(led) == {"a": [], "b": ["1"] * 3, "c": []}
-        await (await brokers[0].client()).administer("exchange.bind", exchange="news", topic="a", key="b.#")
-        await until(lambda: all(len(it.broker.topics["a"].live_bindings) == 2 for it in brokers))
-        for broker in brokers:
-            with pytest.raises(Refused, match=r"partition.not_leader"):
-                await to_news(await broker.client(), "2", routing_key="b.x")
-        assert await content(led) == {"a": [], "b": ["1"] * 3, "c": []}
-        for broker in brokers:
-            await broker.stop()
-            broker.level = NEW
-            await broker.start()
-        await until_led(brokers, *"abc")
-        await upgraded(brokers[0], brokers)
-        await to_news(await brokers[0].client(), "3", routing_key="b.x")
-        assert await content(led) == {"a": ["3"], "b": ["1", "1", "1", "3"], "c": []}
 
 
 # --- sessions --------------------------------------------------------------------------------------------------------
@@ -278,17 +242,7 @@ def state_of(level: int) -> ClusterState:
     """Two nodes, of which the first one drains, and whose topic "t" has a replica too many, and an unfit leader."""
     state = ClusterState(1, cluster=ClusterEntry("c", level))
     for number in (1, 2):
-        state.sessions[number] = SessionEntry(f"s{number}", 0, {}, (1, NEW))
+        state.sessions[number] = SessionEntry(f"s{number}", 0, {}, (OLD, NEW))
         state.nodes[number] = NodeEntry(f"f{number}", f"h{number}", "", draining=number == 1, session=f"s{number}")
     state.parts["parts/t/0"] = PartEntry(1, "s1", 1, (1, 2), (1, 2))
     return state
-
-
-def test_an_older_level_has_no_moves_and_no_marks() -> None:
-    topic = PlacedTopic("topics/t", 1, "t", None, 1, 1, 1)
-    policy = PartPolicy()
-    for level, count in ((OLD, 0), (NEW, 1)):
-        state = state_of(level)
-        assert len(moves(state, lambda _: policy, 100)) == count
-        assert len(place(state, [topic], 100)) == count
-        assert len(retreat(state, 1, "parts/t/0", policy, is_damaged=True)) == count

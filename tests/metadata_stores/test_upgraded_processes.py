@@ -1,7 +1,7 @@
 """Real brokers of an earlier version beside a real etcd, upgraded one after the other under load, as
 docs/how-to/operate-a-cluster.md says.
 
-The earlier version comes from the history of this repository: the last one that knew level 1 alone. Each broker runs
+The earlier version comes from the history of this repository: the last one that knew no level above 2. Each broker runs
 from an installation of its own, a link that an upgrade replaces.
 """
 
@@ -24,13 +24,13 @@ from cluster_processes import RealCluster, real_cluster, until
 
 import linn
 import linn.sync
-from linn.core.metadata.levels import LEVEL
+from linn.core.metadata.levels import LEVEL, LEVEL_MIN
 from linn.testing.process import BrokerNotReady
 
 pytestmark = pytest.mark.system
 
-EARLIER = "69272c04"
-"""The last commit whose brokers know level 1 alone."""
+EARLIER = "2e5d82fd"
+"""The last commit whose brokers know no level above 2."""
 ROOT = Path(linn.__file__).parents[1]
 GROUP = "billing"
 COMMAND_S = 60.0
@@ -139,10 +139,10 @@ def test_brokers_of_the_earlier_version_are_upgraded_one_after_the_other_under_l
                 assert refused.returncode == 1, refused.stdout
                 assert "an older version, which does not know level 3" in refused.stderr
         status = json.loads(run(cluster, "cluster", "status", "--json", at=1).stdout)
-        assert (status["level"], [node["levels"] for node in status["nodes"]]) == (1, [[1, LEVEL]] * 3)
-        assert "the cluster has level 1, and all nodes know level 3" in run(cluster, "doctor", "--json", at=1).stdout
+        assert (status["level"], [node["levels"] for node in status["nodes"]]) == (2, [[LEVEL_MIN, LEVEL]] * 3)
+        assert "the cluster has level 2, and all nodes know level 3" in run(cluster, "doctor", "--json", at=1).stdout
         upgraded = run(cluster, "cluster", "upgrade", at=3)
-        assert upgraded.stdout == "the cluster has level 3; it had 1\n", upgraded.stderr
+        assert upgraded.stdout == "the cluster has level 3; it had 2\n", upgraded.stderr
         until(lambda: all(cluster.status(number)["level"] == LEVEL for number in cluster.brokers))
         load.longest_gap(time.monotonic())
         with linn.sync.connect(cluster.brokers[2].url) as client, client.transaction("billing") as tx:
@@ -154,6 +154,6 @@ def test_brokers_of_the_earlier_version_are_upgraded_one_after_the_other_under_l
     count = sum(len(outcomes) for outcomes in load.sent.values())
     print(f"{count} confirmations, the longest wait was {load.longest_gap_until_now(at_s):.2f} s")
     installations.install(4, earlier)
-    with pytest.raises(BrokerNotReady, match="has level 3, and this version of linn reads up to level 1"):
+    with pytest.raises(BrokerNotReady, match="has level 3, and this version of linn knows up to level 2"):
         cluster.broker(4).start()
     assert 4 not in cluster.states(1)

@@ -200,7 +200,7 @@ def test_fewer_workers_than_hold_topics_are_refused(count: int) -> None:
     async def scenario(env: SimEnv) -> None:
         part = {"leader": 3, "session": "s", "epoch": 1, "isr": [3], "replicas": [1, 3]}
         async with folders(env) as (found, store):
-            await store.put_all({**SHARED, "cluster": {"id": "c", "level": 1}, f"parts/{ORDERS}/0": part}, {})
+            await store.put_all({**SHARED, "cluster": {"id": "c", "level": 2}, f"parts/{ORDERS}/0": part}, {})
             await found.check_count(store, 3)
             with pytest.raises(ClusterForeign, match=r"topic orders would not be served.*--workers 3 or more"):
                 await found.check_count(store, count)

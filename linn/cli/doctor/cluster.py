@@ -108,7 +108,7 @@ def _versions(found: ClusterDescription) -> Iterator[Finding]:
     alike: dict[tuple[int, str], list[int]] = {}
     for node in found["nodes"]:
         if node["levels"]:
-            alike.setdefault((node["levels"][-1], node["version"] or "an earlier one"), []).append(node["node"])
+            alike.setdefault((node["levels"][-1], node["version"]), []).append(node["node"])
     least = min(alike, default=(0, ""))[0]
     if len(alike) > 1:
         parts = [

@@ -63,7 +63,6 @@ from linn.core.errors.tree import (
 )
 from linn.core.groups.coordinator import GroupCoordinator
 from linn.core.loop.long_work import LongWork
-from linn.core.metadata.levels import TRANSACTIONS_LEVEL
 from linn.core.metadata.store import MetadataEntries
 from linn.core.metrics.registry import MetricRegistry
 from linn.core.metrics.report import metric_report
@@ -537,13 +536,11 @@ class Administration:
     async def create_transactions_topic(self) -> None:
         """Create the topic of the log of transactions, unless it exists.
 
-        Raises LevelTooLow, StorageError, MetadataError.
+        Raises StorageError, MetadataError.
         """
 
         async def create() -> None:
             if TRANSACTIONS_TOPIC not in self.catalog.topics:
-                if self.cluster is not None:
-                    self.cluster.view.state.check_level(TRANSACTIONS_LEVEL, "transactions")
                 await self._topics.create_own(TRANSACTIONS_TOPIC, self.topic_maker.transaction_storage)
 
         await self._run_change(create)

@@ -142,7 +142,7 @@ class ClusterState:
     nodes: dict[int, NodeEntry] = field(default_factory=dict)
     sessions: dict[int, SessionEntry] = field(default_factory=dict)
     versions: dict[int, str] = field(default_factory=dict)
-    """Versions of linn; those before level 2 tell none."""
+    """Versions of linn."""
     controller: ControllerEntry | None = None
     parts: dict[str, PartEntry] = field(default_factory=dict)
     """By key."""
@@ -251,12 +251,15 @@ def _is_node(text: str) -> bool:
 
 
 def check_level(entries: Mapping[str, Stored | None], greatest: int) -> None:
-    """Refuse the metadata of a later version, whatever its shape. Raises MetadataLater."""
+    """Refuse the metadata of other versions, whatever its shape. Raises MetadataLater, MetadataInvalid: an old one."""
     stored = entries.get(CLUSTER)
     level = stored.value.get("level") if stored is not None and isinstance(stored.value, dict) else None
     if type(level) is int and level > greatest:
         text = f"the cluster has level {level}, and this version of linn knows up to level {greatest}"
         raise MetadataLater(f"{text}: use the version that the other nodes have")
+    if type(level) is int and level < LEVEL_MIN:
+        text = f"the cluster has level {level}, and this version of linn knows no level below {LEVEL_MIN}"
+        raise MetadataInvalid(f"{text}: raise it with the version before, by linn cluster upgrade")
 
 
 def with_end(ends: tuple[SessionEnd, ...], end: SessionEnd) -> tuple[SessionEnd, ...]:

@@ -29,7 +29,6 @@ from linn.core.cluster.plan import (
     packed,
     part_write,
 )
-from linn.core.metadata.levels import OPERATIONS_LEVEL
 from linn.core.metadata.store import ABSENT, REMOVED
 
 
@@ -37,10 +36,7 @@ def moves(state: ClusterState, policy_of: PolicyOf, keys_max: int, due: Containe
     """The writes that carry on reassignments, name successors, and forget nodes that have left for good.
 
     `due`: keys of partitions whose preferred replica is to lead. For a state in which `plan.plan` finds nothing to do.
-    None in a cluster whose level does not have them.
     """
-    if state.level < OPERATIONS_LEVEL:
-        return []
     steps: list[Write] = []
     for key, part in sorted(state.parts.items()):
         now = moved(state, part, policy_of(key), is_due=key in due)

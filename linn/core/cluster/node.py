@@ -41,7 +41,6 @@ from linn.core.errors.cluster import (
 )
 from linn.core.errors.group import raise_once
 from linn.core.errors.metadata import MetadataUnavailable, MetadataUnknown, RevisionConflict
-from linn.core.metadata.levels import SECRET_CHECK_LEVEL
 from linn.core.metadata.store import ABSENT, MetadataStore
 from linn.descriptions import ClusterDescription, NodeDescription
 
@@ -185,7 +184,7 @@ class ClusterNode:
 
         Raises what `join` does.
         """
-        if self._settings.secret is None or self._settings.are_workers or state.level < SECRET_CHECK_LEVEL:
+        if self._settings.secret is None or self._settings.are_workers:
             return state
         secret, has_waited = self._settings.secret.reveal(self._env), False
         while True:

@@ -22,7 +22,6 @@ from linn.core.cluster.placement import PlacedTopic, part_key
 from linn.core.cluster.plan import PolicyOf, Write, candidates, led_by, told_loss
 from linn.core.errors.cluster import ClusterRefused, NodeUnknown
 from linn.core.errors.tree import TopicUnknown
-from linn.core.metadata.levels import OPERATIONS_LEVEL
 from linn.descriptions import TopicMoveDescription
 
 NAMED_MAX = 5
@@ -103,7 +102,6 @@ class Operations:
         return self._changed(node, msgspec.structs.replace(entry, draining=True, leaving=True))
 
     def _node(self, node: int) -> NodeEntry:
-        self._check_level()
         if node not in self.state.nodes:
             raise NodeUnknown(f"the cluster has no node {node}: it has {', '.join(map(str, sorted(self.state.nodes)))}")
         return self.state.nodes[node]
@@ -173,7 +171,6 @@ class Operations:
 
     def balance(self) -> dict[str, TopicChange]:
         """Spread replicas and preferred leaders evenly over the nodes: the changes, by the topics' names."""
-        self._check_level()
         by_key = {part_key(topic.id): (key.removeprefix(TOPICS), topic) for key, topic in self.topics.items()}
         found = balanced(self.state, {key: topic.partitions for key, (_, topic) in by_key.items()})
         changes: dict[str, TopicChange] = {}
@@ -256,12 +253,7 @@ class Operations:
                 )
         return found
 
-    def _check_level(self) -> None:
-        """Refuse what older brokers could not read. Raises LevelTooLow."""
-        self.state.check_level(OPERATIONS_LEVEL, "operations")
-
     def _part(self, name: str) -> tuple[PlacedTopic, PartEntry]:
-        self._check_level()
         topic = self.topics.get(f"{TOPICS}{name}")
         if topic is None:
             raise TopicUnknown(f"there is no topic {name[:80]}")

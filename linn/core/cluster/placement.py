@@ -18,7 +18,6 @@ import msgspec
 from linn.core.cluster.entries import PARTS, SESSIONS, ClusterState, PartEntry
 from linn.core.cluster.moves import drains, reassigned
 from linn.core.cluster.plan import Write, of_controller, packed, part_write
-from linn.core.metadata.levels import OPERATIONS_LEVEL
 from linn.core.metadata.store import ABSENT, REMOVED
 
 
@@ -58,7 +57,7 @@ def place(state: ClusterState, topics: Iterable[PlacedTopic], keys_max: int) -> 
         part = state.parts.get(part_key(topic.id))
         there = part.replicas if part is not None else ()
         target = there
-        if part is not None and not part.target and state.level >= OPERATIONS_LEVEL:
+        if part is not None and not part.target:
             target = _reduced(state, held, topic, part)
         if part is not None and target != there:
             held.update(dict.fromkeys({*target} - {*there}, topic.partitions))

@@ -30,7 +30,6 @@ from linn.core.cluster.entries import (
     unnoted_session,
     with_end,
 )
-from linn.core.metadata.levels import OPERATIONS_LEVEL
 from linn.core.metadata.store import ABSENT
 
 KEYS_MAX = 100
@@ -159,13 +158,13 @@ def departure(
 
 
 def retreat(state: ClusterState, node: int, key: str, policy: PartPolicy, *, is_damaged: bool) -> list[Write]:
-    """The write of a node that can't go on with a partition; none if no other member can, or the level has none.
+    """The write of a node that can't go on with a partition; none if no other member can.
 
     If its disk takes no records, a fit member leads instead. If its log is damaged, it leaves the in-sync set as well,
     also below the least number, and is added again only after it has begun anew.
     """
     part = state.parts.get(key)
-    if part is None or state.level < OPERATIONS_LEVEL:
+    if part is None:
         return []
     if part.leader == node and not any_fit(state, part, node, policy):
         return []

@@ -6,18 +6,10 @@ one. So brokers of two versions serve together, and a version can be taken back 
 
 from __future__ import annotations
 
-LEVEL_MIN = 1
+LEVEL_MIN = 2
 LEVEL = 3
 """The least and the greatest level that this version knows; a new cluster has the greatest."""
 
-OPERATIONS_LEVEL = 2
-"""Nodes are drained and removed, topics move, and a leader is replaced that can't go on."""
-SECRET_CHECK_LEVEL = 2
-"""Nodes compare their secrets by a keyed hash in the metadata store."""
-SPLIT_PUBLISHES_LEVEL = 2
-"""A publish to an exchange is split by the leaders of its topics."""
-TRANSACTIONS_LEVEL = 2
-"""There are transactions."""
 TRANSIENT_LEVEL = 3
 """Topics may end with the node that holds them."""
 SCHEDULE_LEVEL = 3

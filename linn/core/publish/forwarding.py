@@ -36,10 +36,6 @@ class PublishLinks(Protocol):
     """Links to the other brokers of the cluster."""
 
     @property
-    def splits(self) -> bool:
-        """Whether all brokers store the share of a publish to an exchange that they are asked to store."""
-
-    @property
     def delays(self) -> bool:
         """Whether all brokers know delayed records and the logs in which they wait."""
 

@@ -148,7 +148,7 @@ class Plan:
         Args:
             access: the caller's, which may publish to the target.
             passes_on: whether other brokers are asked to store shares of it; if not, it is refused where they would.
-            links: to the other brokers of a cluster, which say whether all of them know split publishes, and delays.
+            links: to the other brokers of a cluster, which say whether all of them know delays.
         """
         self._access = access
         self._catalog = catalog
@@ -239,8 +239,6 @@ class Plan:
                 raise
             return Planned([], [])
         planned = yield from self._among(parts, routed.indexes_of, refusals)
-        if planned.elsewhere and self._links is not None and not self._links.splits:
-            planned = self._undivided(batch, planned)
         return planned._replace(returned=routed.unroutable()) if request.wants_returned else planned
 
     def _among(
@@ -277,14 +275,6 @@ class Plan:
             if len(parts) > 1:
                 yield
         return Planned(found, [], elsewhere=list(away.values()))
-
-    def _undivided(self, batch: RecordBatch, planned: Planned) -> Planned:
-        """A plan by which one other broker routes all of a batch. Raises NotLeader: no broker leads all its topics."""
-        leaders = {each.leader for each in planned.elsewhere}
-        if planned.destinations or len(leaders) > 1:
-            text = f"exchange {self._request.target} routes to topics that different brokers lead"
-            raise NotLeader(f"{text}: linn cluster upgrade allows that once all brokers are of the new version")
-        return Planned([], [], elsewhere=[Elsewhere(leaders.pop(), (), batch, partial(range, batch.count))])
 
     def _leader_of(self, topic: Topic) -> int:
         """The broker that leads a topic; 0: this one.
