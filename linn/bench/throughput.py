@@ -62,7 +62,7 @@ async def measure_publish(
         while measured.messages < count:
             part = values[: count - measured.messages]
             before = time.perf_counter()
-            await producer.publish_many(part)
+            await (producer.publish(part[0]) if batch == 1 else producer.publish_many(part))
             now = time.perf_counter()
             measured.calls_ms.append((now - before) * 1000)
             measured.messages += len(part)

@@ -10,7 +10,7 @@ from both_loops import on_both_loops
 from scripted_peer import Peer, running_peer
 
 import linn
-from linn.client.connection.url import address_of
+from linn.client.connection.url import parse_url
 from linn.core.errors.tree import AddressInvalid, ConnectFailed, ConnectionLost, ProtocolError, VersionUnsupported
 from linn.testing.process import BrokerProcess
 from linn.wire import messages as m
@@ -26,7 +26,7 @@ from linn.wire import messages as m
     ],
 )
 def test_a_url_names_an_address(url: str, address: str) -> None:
-    assert address_of(url) == address
+    assert [place.address for place in parse_url(url)] == [address]
 
 
 @pytest.mark.parametrize(
@@ -34,7 +34,7 @@ def test_a_url_names_an_address(url: str, address: str) -> None:
 )
 def test_any_other_url_is_refused_in_one_line(url: str) -> None:
     with pytest.raises(AddressInvalid) as caught:
-        address_of(url)
+        parse_url(url)
     assert "\n" not in str(caught.value)
     assert repr(url) in str(caught.value)
 

@@ -10,7 +10,7 @@ from both_loops import on_both_loops
 from scripted_peer import Peer, running_peer
 
 import linn
-from linn.client.connection.url import ADDRESSES_MAX, BrokerUrl, address_of, parse_url
+from linn.client.connection.url import ADDRESSES_MAX, BrokerUrl, parse_url
 from linn.core.errors.tree import AddressInvalid, ConnectFailed, VersionUnsupported
 from linn.wire import messages as m
 
@@ -63,11 +63,6 @@ def test_the_number_of_addresses_is_limited() -> None:
     assert len(parse_url("linn://" + ",".join(names[:-1]))) == ADDRESSES_MAX
     with pytest.raises(AddressInvalid, match=f"at most {ADDRESSES_MAX} addresses"):
         parse_url("linn://" + ",".join(names))
-
-
-def test_one_address_is_not_chosen_among_several() -> None:
-    with pytest.raises(AddressInvalid, match="a single one is needed"):
-        address_of("linn://a,b")
 
 
 @on_both_loops

@@ -13,7 +13,7 @@ import stat
 import sys
 import tempfile
 import time
-from collections.abc import Iterator
+from collections.abc import Awaitable, Callable, Iterator
 from functools import partial
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
@@ -23,6 +23,7 @@ import anyio
 from rich.text import Text
 
 from linn import __version__
+from linn.bench.throughput import Throughput, measure_consume, measure_publish
 from linn.cli.doctor.capacity import Capacity, Speed, capacity, capacity_findings
 from linn.cli.doctor.cluster import cluster_findings, configured_findings
 from linn.cli.doctor.finding import Finding
@@ -261,41 +262,19 @@ def measure(data_dir: str, size: int) -> Speed:
 
 
 async def _measure(size: int, client: Client) -> Speed:
+    publish = partial(measure_publish, size=size, count=_BYTES_MAX // max(size, 1))
     with anyio.fail_after(_BOUND_S):
-        one_by_one, one_by_one_s = await _one_by_one(client, size)
-        published, published_s = await _publish(client, size)
-        consumed, consumed_s = await _consume(client, published)
-    return Speed(published / published_s, consumed / consumed_s, one_by_one / one_by_one_s)
+        one_by_one = await _timed(client, partial(publish, batch=1))
+        published = await _timed(client, partial(publish, batch=_BATCH))
+        consumed = await _timed(client, partial(measure_consume, count=published.messages))
+    return Speed(*(found.data()["messages_per_s"] for found in (published, consumed, one_by_one)))
 
 
-async def _one_by_one(client: Client, size: int) -> tuple[int, float]:
-    value, count, began = os.urandom(size), 0, anyio.current_time()
-    async with client.producer(topic="trial") as producer:
-        while anyio.current_time() < began + TRIAL_S:
-            await producer.publish(value)
-            count += 1
-    return count, anyio.current_time() - began
-
-
-async def _publish(client: Client, size: int) -> tuple[int, float]:
-    values, count, began = [os.urandom(size) for _ in range(_BATCH)], 0, anyio.current_time()
-    async with client.producer(topic="trial") as producer:
-        while anyio.current_time() < began + TRIAL_S and (not count or count * size < _BYTES_MAX):
-            await producer.publish_many(values)
-            count += len(values)
-        return count, anyio.current_time() - began
-
-
-async def _consume(client: Client, published: int) -> tuple[int, float]:
-    count, began = 0, anyio.current_time()
-    async with client.consumer("trial") as consumer:
-        with anyio.move_on_after(TRIAL_S):
-            async for batch in consumer.batches():
-                count += len(batch)
-                batch.ack()
-                if count >= published:
-                    break
-        return count, anyio.current_time() - began
+async def _timed(client: Client, measure: Callable[..., Awaitable[None]]) -> Throughput:
+    measured = Throughput()
+    with anyio.move_on_after(TRIAL_S):
+        await measure(client, "trial", measured, advance=lambda _: None)
+    return measured
 
 
 FREE_BYTES_MIN = 1 << 30

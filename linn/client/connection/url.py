@@ -28,18 +28,11 @@ class BrokerUrl(NamedTuple):
     """The name or IP address that the broker's certificate must have; None: a connection without TLS."""
 
 
-def address_of(url: str) -> str:
-    """Parse a URL with one address into what `Net.connect` takes. Raises AddressInvalid, which repeats no password."""
-    first, *others = parse_url(url)
-    if others:
-        raise AddressInvalid(f"{url!r} has several addresses, and a single one is needed here")
-    return first.address
-
-
 def parse_url(url: str, *, needs_tls: bool = False) -> list[BrokerUrl]:
     """Parse a URL into its addresses, in its order.
 
-    Raises AddressInvalid: it is malformed, has too many addresses, or is without TLS and `needs_tls`.
+    Raises AddressInvalid, which repeats no password: it is malformed, has too many addresses, or is without TLS and
+    `needs_tls`.
     """
     parsed = _parsed(url)
     if needs_tls and parsed[0].tls_host is None:

@@ -218,10 +218,6 @@ class Ordering:
         classes = list(chain.from_iterable([repeat(one, end - first) for first, end, one in pieces]))
         return offsets, classes
 
-    def in_flight_within(self, first: int, end: int) -> list[tuple[int, int, int]]:
-        """Records in flight with their classes, as (first, end, class). For tests."""
-        return self._taken.pieces(first, end)
-
 
 def _within(
     ranges: Sequence[Range], offsets: Sequence[int], classes: Sequence[int]

@@ -15,7 +15,6 @@ class SubscriptionStatistics:
     """Offset."""
     cursor: int
     """Offset of the first record that was never examined."""
-    settled_beyond: int
     leased: int
     decided: int
     ready: int
@@ -33,7 +32,6 @@ def statistics_of(states: RecordStates) -> SubscriptionStatistics:
     return SubscriptionStatistics(
         settled_before=states.low,
         cursor=states.cursor,
-        settled_beyond=states.settled.count,
         leased=states.leases.count,
         decided=states.decided.count,
         ready=states.returned.ready.count,
