@@ -150,10 +150,11 @@ class MessagesAsked(msgspec.Struct):
 
 
 class ScheduledAsked(msgspec.Struct):
-    """The messages of a topic that come later; `count`: how many to show."""
+    """The messages of a topic that come later; `count`: how many to show. `ids`: only these, in this order."""
 
     topic: str
     count: Whole = SCHEDULED_SHOWN_MAX
+    ids: Sequence[str] = ()
 
 
 class ScheduledChange(Change):

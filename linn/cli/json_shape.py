@@ -62,12 +62,9 @@ _DEAD_LETTERS = _fields("topic: text, waiting: number", sources=["text"], messag
 _MOVED = _fields("source: text, moved stay: number, dry_run: boolean", to={"TARGET": "number"})
 _MEASURED = _fields("what: text, messages bytes seconds messages_per_s bytes_per_s: number")
 _PERCENTILES = _fields("p50 p90 p99 p99_9 max: number?")
-_MESSAGE = _fields(
-    "topic: text, partition offset attempt: number, id: text, timestamp_ms: number, key: any, routing_key: text",
-    labels={"NAME": "any"},
-    headers=[["text", "any"]],
-    value="any",
-)
+_PROPERTIES = _fields("key: any, routing_key: text", labels={"NAME": "any"}, headers=[["text", "any"]])
+_CONTENT = _PROPERTIES | {"value": "any"}
+_MESSAGE = _fields("topic: text, partition offset attempt: number, id: text, timestamp_ms: number") | _CONTENT
 _DUMPED = _fields(
     "file: text, byte bytes: number, offset count end_offset first_timestamp_ms append_time_ms codec format: number?, "
     "stamp_ok body_ok: boolean, damage: text?"
@@ -175,6 +172,10 @@ SHAPES: Mapping[str, Any] = {
     "linn request": {"replies": [_fields("value: any", headers=[["text", "any"]])]},
     "linn status": _result(verbs.FIND_MESSAGES),
     "linn scheduled list": [{"topic": "text"} | _result(verbs.LIST_SCHEDULED)],
+    "linn scheduled list --values": [
+        _fields("topic: text, count: number", first=[_result(verbs.LIST_SCHEDULED)["first"][0] | _CONTENT])
+    ],
+    "linn scheduled describe": _result(verbs.LIST_SCHEDULED)["first"][0] | {"message_id": "text"} | _CONTENT,
     "linn scheduled cancel": _result(verbs.CANCEL_SCHEDULED),
     "linn scheduled move": _result(verbs.MOVE_SCHEDULED),
     "linn consume": _MESSAGE,
@@ -182,12 +183,8 @@ SHAPES: Mapping[str, Any] = {
     "linn copy": _fields("copied offsets: number", topics={"TOPIC": "number"}),
     "linn dead-letters list": [_DEAD_LETTERS],
     "linn dead-letters describe": _DEAD_LETTER
-    | _fields(
-        "key: any, routing_key: text",
-        labels={"NAME": "any"},
-        headers=[["text", "any"]],
-        history=[_fields("topic reason: text, times first_ms last_ms: number")],
-    ),
+    | _PROPERTIES
+    | {"history": [_fields("topic reason: text, times first_ms last_ms: number")]},
     "linn dead-letters replay": _MOVED,
     "linn deliveries list": _result(verbs.LIST_DELIVERIES),
     "linn deliveries describe": _result(verbs.LIST_DELIVERIES)

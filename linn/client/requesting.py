@@ -148,7 +148,8 @@ class Requesting:
 
         Args:
             ids: at most 1,000, as in the receipts of `publish`.
-            wait_s: time to wait until each message has ended: it was settled, or is dead, expired, dropped or aborted.
+            wait_s: time to wait until each message has ended: it was settled, or is dead, expired, dropped,
+                cancelled or aborted. A scheduled one is waited for.
                 The broker is asked again and again, at most every 20 ms. A message that is unknown may still come.
 
         Raises MessageInvalid, LimitExceeded, TopicUnknown, StatusUnsupported, Forbidden, ConnectionLost,
@@ -173,8 +174,11 @@ class Requesting:
             await clock.sleep(min(pause_s, left_s))
             pause_s = min(2 * pause_s, STATUS_PAUSE_S_MAX)
 
-    async def scheduled(self, topic: str, *, count: int = 100) -> ScheduledMessages:
+    async def scheduled(self, topic: str, *, count: int = 100, ids: Sequence[str] = ()) -> ScheduledMessages:
         """Ask which messages come into a topic later; the first `count` of them, at most 1,000, in their order.
+
+        `ids`: ask for these alone, and get the messages that still wait, in this order. Who may read the topic can
+        fetch the message with the id "partition/number": `fetch(f"__d.{topic}", partition, number, unsettled=True)`.
 
         Raises MessageInvalid, TopicUnknown, Forbidden, ConnectionLost, RequestTimeout.
         Cancellation: nothing is changed.
@@ -185,7 +189,9 @@ class Requesting:
             print(found["count"], found["first"][0]["due_ms"])
         """
         checked_number(count, "count", SCHEDULED_SHOWN_MAX, 1)
-        found: ScheduledMessages = await self._performing.perform(LIST_SCHEDULED.name, topic=topic, count=count)
+        found: ScheduledMessages = await self._performing.perform(
+            LIST_SCHEDULED.name, topic=topic, count=count, ids=_checked_scheduled(ids)
+        )
         return found
 
     async def cancel_scheduled(self, topic: str, ids: Sequence[str]) -> list[ScheduledChanged]:
@@ -220,9 +226,14 @@ class Requesting:
         return await self._changed(MOVE_SCHEDULED.name, topic, ids, due_ms=due_ms)
 
     async def _changed(self, verb: str, topic: str, ids: Sequence[str], **to: int) -> list[ScheduledChanged]:
-        texts = [checked_text(id, "the id of a scheduled message") for id in ids]
+        texts = _checked_scheduled(ids)
         changed: list[ScheduledChanged] = await self._performing.perform(verb, topic=topic, ids=texts, **to)
         return changed
+
+
+def _checked_scheduled(ids: Sequence[str]) -> list[str]:
+    """Check ids of scheduled messages. Raises MessageInvalid."""
+    return [checked_text(id, "the id of a scheduled message") for id in ids]
 
 
 def _checked_id(id: object) -> UUID:

@@ -5,16 +5,19 @@ from __future__ import annotations
 from collections import Counter
 from itertools import pairwise
 from random import Random
+from uuid import UUID
 
 import trio
-from raw_client import ALWAYS, RawClient, after_power_loss, broker_on, connected, records
+from raw_client import ALWAYS, RawClient, after_power_loss, broker_on, connected
 
 from linn.core.batch.batch import RecordBatch
+from linn.core.batch.builder import build_from_records
+from linn.core.batch.record import Record
 from linn.testing.deterministic import run_simulation
 from linn.testing.sim_env import SimEnv
 from linn.wire import messages as m
 
-TEXT = ALWAYS + '[topics.t]\nkind = "stream"\n'
+TEXT = ALWAYS + '[topics.t]\nkind = "stream"\nstatus = "7d"\n'
 LIVES = 5
 BATCHES = 12
 JUMPS_MS = (-2_000, -300, 300, 2_000)
@@ -44,8 +47,9 @@ class Life:
         wait_ms = self.rng.choice([1, 200, 1_000, 1_000, 4_000, 20_000])
         due_ms = env.clock.now_ms() + wait_ms
         self.dues_ms.update(dict.fromkeys(contents, due_ms))
-        properties = {"delay_ms": wait_ms} if self.rng.random() < 0.5 else {"due_ms": due_ms}
-        (place,) = (await client.call(m.Publish("t"), [records(contents, **properties)])).placements
+        properties: dict[str, int] = {"delay_ms": wait_ms} if self.rng.random() < 0.5 else {"due_ms": due_ms}
+        made = [Record(value=each.encode(), id=UUID(int=int(each)), **properties) for each in contents]
+        (place,) = (await client.call(m.Publish("t"), [build_from_records(made, base_id=0)])).placements
         self.ids.update({each: f"0/{place.base_offset + at}" for at, each in enumerate(contents)})
         self.confirmed.update(dict.fromkeys(contents, env.clock.now_ms()))
 
@@ -66,6 +70,18 @@ class Life:
             outcomes = [each["outcome"] for each in found]
             self.cancelled.update(value for value, outcome in zip(chosen, outcomes, strict=True) if outcome[0] == "c")
 
+    async def check_states(self, client: RawClient, come: frozenset[str] = frozenset({"scheduled", "stored"})) -> None:
+        """Check that the status of each confirmed record is one that it may have."""
+        asked = sorted(self.confirmed)
+        ids = [str(UUID(int=int(value))) for value in asked]
+        for each, value in zip(await client.administer("message.status", topic="t", ids=ids), asked, strict=True):
+            may_be = {"cancelled"} if value in self.cancelled else come
+            if value in self.changed - self.cancelled:
+                may_be = come | {"cancelled", "unknown"}  # Of a cancel without an answer the state may be lost.
+            assert each["state"] in may_be, (
+                f"{value} {'was cancelled, and ' * (value in self.cancelled)}is {each['state']}"
+            )
+
     def jump(self, env: SimEnv) -> None:
         """Set the clock."""
         ms = self.rng.choice(JUMPS_MS)
@@ -76,6 +92,7 @@ class Life:
         """One start of the broker."""
         async with broker_on(env, TEXT):
             client = await connected(env)
+            await self.check_states(client)
             for _ in range(BATCHES):
                 deed = self.rng.choice(["publish", "publish", "wait", "jump", "change"])
                 if deed == "publish":
@@ -130,6 +147,7 @@ def walk(seed: int) -> None:
         async with broker_on(env, TEXT) as broker:
             await trio.sleep(60)
             assert broker.topics["t"].timing.waiting_count == 0
+            await life.check_states(await connected(env), frozenset({"stored"}))
             _check(life, await _all(await connected(env)))
             counts = Counter(batch.producer_epoch for batch in await _all(await connected(env)))
             assert counts.keys() <= {0}, "the epoch never changes"

@@ -256,6 +256,31 @@ async def test_the_next_records_are_listed_in_their_order(env: SimEnv, client: R
     assert (await client.administer("scheduled.list", topic="t"))["first"][0]["due_ms"] == due_ms + 1
 
 
+@served(QUEUE)
+async def test_single_records_are_asked_for_by_their_ids(env: SimEnv, client: RawClient) -> None:
+    due_ms = env.clock.now_ms() + 50_000
+    await publish(client, ["a", "b", "c"], due_ms=due_ms)
+    await changed(client, "move", "0/1", due_ms=due_ms + 7)
+    await changed(client, "cancel", "0/0")
+    found = await client.administer("scheduled.list", topic="t", ids=["0/2", "0/0", "0/1", "0/3", "1/0"])
+    assert found == {"count": 2, "first": [{"id": "0/2", "due_ms": due_ms}, {"id": "0/1", "due_ms": due_ms + 7}]}
+
+
+@served(STREAM)
+async def test_records_that_wait_can_be_fetched_and_those_that_have_left_can_not(client: RawClient) -> None:
+    with pytest.raises(Refused, match=r"partition_unknown.*no message of topic t has waited"):
+        await client.fetch("__d.t")
+    await publish(client, ["sooner"], delay_ms=1_000)
+    await publish(client, ["a", "b", "c"], delay_ms=50_000)
+    await changed(client, "cancel", "0/2")
+    assert await client.fetch("__d.t", unsettled=True) == ["sooner", "a", "c"]
+    await trio.sleep(2)
+    assert await client.fetch("__d.t", unsettled=True) == ["a", "c"]
+    for name in ("__d.", "__d.u", "__d.__d.t", "__t.t"):
+        with pytest.raises(Refused, match=r"topic\.unknown"):
+            await client.fetch(name)
+
+
 @simulated
 async def test_a_cancelled_record_never_comes(env: SimEnv) -> None:
     async with broker_on(env, QUEUE):

@@ -178,7 +178,7 @@ def test_every_argument_that_names_something_on_the_broker_is_completed() -> Non
     no_names |= {"topics create", "exchanges create", "route diff", "dump", "connections close"}
     no_names |= {"definitions export", "definitions import", "users create", "roles create"}
     # Their topics are completed; a message is one of thousands.
-    no_names |= {"dead-letters describe", "scheduled cancel", "scheduled move", "status"}
+    no_names |= {"dead-letters describe", "scheduled describe", "scheduled cancel", "scheduled move", "status"}
     no_names |= {"roles alter", "can"}  # Of these, shells would break the resources at their colons.
     bare = {
         path.removeprefix("linn ")

@@ -46,6 +46,7 @@ WITH_BROKER = [
     ("request", "t", "value"),
     ("status", "t", "5f0c954e-7d47-4b1c-9a1e-0d6a5f7f9a11"),
     ("scheduled", "list", "t"),
+    ("scheduled", "describe", "t", "0/0"),
     ("scheduled", "cancel", "t", "0/0"),
     ("scheduled", "move", "t", "0/0", "--delay", "1s"),
     ("consume", "t"),

@@ -48,6 +48,8 @@ SCENE = [
     ("status", "queue", "5f0c954e-7d47-4b1c-9a1e-0d6a5f7f9a11", "--json"),
     ("publish", "queue", "much later", "--delay", "1d", "--json"),
     ("scheduled", "list", "queue", "--json"),
+    ("scheduled", "list", "--values", "queue", "--json"),
+    ("scheduled", "describe", "queue", "0/0", "--json"),
     ("scheduled", "move", "queue", "0/0", "--delay", "2d", "--json"),
     ("scheduled", "cancel", "queue", "0/0", "--json"),
     ("browse", "queue", "--format", "json"),

@@ -71,6 +71,8 @@ SHOWN: list[tuple[tuple[str, ...], tuple[str, ...]]] = [
     (("status", JOBS, MESSAGE), (MESSAGE,)),
     (("publish", JOBS, "later", "--delay", "40d"), (JOBS,)),
     (("scheduled", "list", JOBS), ("0/0",)),
+    (("scheduled", "list", JOBS, "--values"), ("0/0", "later")),
+    (("scheduled", "describe", JOBS, "0/0"), ("0/0", "later")),
     (("subscriptions", "list"), (VISITS, GROUP)),
     (("subscriptions", "describe", VISITS, GROUP), ()),
     (("dead-letters", "list"), (GRAVES, JOBS)),

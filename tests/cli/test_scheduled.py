@@ -28,11 +28,33 @@ def test_scheduled_messages_are_listed_moved_and_cancelled(quick) -> None:
     assert quick("consume", "later", "--count", "1").stdout == "b\n"
 
 
+def test_the_content_of_scheduled_messages_is_shown(quick) -> None:
+    quick("topics", "create", "shown")
+    value = "x" * 50
+    quick("publish", "shown", value, "second", "--at", "2100-01-31T12:00Z", "--key", "k", "--label", "n=1")
+    quick("publish", "shown", "third", "--at", "2099-01-31T12:00Z", "--header", "h=v")
+    quick("scheduled", "move", "shown", "0/1", "--at", "2098-01-31T12:00Z")
+    lines = quick("scheduled", "list", "shown", "--values").stdout.splitlines()
+    rows = [line.replace("│", " ").split() for line in lines if "0/" in line]
+    assert [(row[1], row[-1]) for row in rows] == [("0/1", "second"), ("0/2", "third"), ("0/0", "x" * 37 + "...")]
+    (listed,) = json.loads(quick("scheduled", "list", "shown", "--values", "--json").stdout)
+    assert [it["value"] for it in listed["first"]] == ["second", "third", value]
+    assert [it["headers"] for it in listed["first"]] == [[], [["h", "v"]], []]
+    assert "value" not in json.loads(quick("scheduled", "list", "shown", "--json").stdout)[0]["first"][0]
+    found = json.loads(quick("scheduled", "describe", "shown", "0/1", "--json").stdout)
+    assert found.items() >= {"id": "0/1", "value": "second", "key": "k", "labels": {"n": 1}}.items()
+    assert found["due_ms"] == listed["first"][0]["due_ms"] == 4_042_008_000_000
+    assert "2098-01-31" in quick("scheduled", "describe", "shown", "0/1").stdout
+    quick("scheduled", "cancel", "shown", "0/1")
+    assert quick("scheduled", "describe", "shown", "0/1").returncode == 2
+
+
 def test_wrong_questions_fail_and_say_why(quick, line_of) -> None:
     quick("topics", "create", "now")
     for arguments, code, ends_with in (
         (("cancel", "now", "seven"), "config.invalid", 3),
         (("list", "absent"), "topic.unknown", 1),
+        (("describe", "now", "7"), "config.invalid", 3),
         (("cancel", "now", *["0/0"] * 1001), "limit.exceeded", 1),
     ):
         done = quick("scheduled", *arguments)

@@ -164,7 +164,7 @@ async def ask(client: Client, topic: str) -> None:
         found = await client.status(topic, [UUID(int=1), str(UUID(int=2))], wait_s=0.1)
         assert_type(found, list[MessageStatus])
         assert_type(found[0]["partition"], int | None)
-    assert_type(await client.scheduled(topic, count=1), ScheduledMessages)
+    assert_type(await client.scheduled(topic, count=1, ids=["0/0"]), ScheduledMessages)
     assert_type(await client.cancel_scheduled(topic, ["0/0"]), list[ScheduledChanged])
     assert_type(await client.move_scheduled(topic, ["0/0"], at=None, delay_ms=1), list[ScheduledChanged])
     with suppress(InboxUnknown):

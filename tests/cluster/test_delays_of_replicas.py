@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from functools import partial
 from random import Random
+from uuid import UUID
 
 import pytest
 import trio
@@ -69,10 +70,27 @@ async def test_a_record_comes_at_the_next_leader_after_it_was_the_turn(env: SimE
 
 
 @simulated
+async def test_the_next_leader_knows_what_is_scheduled_and_what_was_cancelled(env: SimEnv) -> None:
+    async with replicated_topic(env, kind="stream", status="7d") as (leader, others):
+        client = await leader.client()
+        for number in range(3):
+            batch = records(["later"], due_ms=leader.env.clock.now_ms() + 10**9, id=UUID(int=number))
+            await client.call(m.Publish("t", acks=ALL), [batch])
+        await client.administer("scheduled.cancel", topic="t", ids=["0/1"])
+        leader.env.kill()
+        await leader.ended()
+        client = await (await next_leader(others)).client()
+        ids = [str(UUID(int=number)) for number in range(4)]
+        found = await client.administer("message.status", topic="t", ids=ids)
+        assert [each["state"] for each in found] == ["scheduled", "cancelled", "scheduled", "unknown"]
+
+
+@simulated
 async def test_any_broker_takes_a_delayed_record(env: SimEnv) -> None:
     async with replicated_topic(env, kind="stream") as (leader, others):
         assert await confirmed(await others[0].client(), ["a"], leader.env.clock.now_ms() + 2_000)
         assert leader.broker.topics["t"].timing.waiting_count == 1
+        assert await (await others[1].client()).fetch("__d.t", unsettled=True) == ["a"]
         await until(lambda: leader.broker.topics["t"].ends()[0] == 1, 30)
 
 

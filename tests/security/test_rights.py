@@ -85,6 +85,8 @@ REQUESTS = [
     Row("Fetch", ["browse topic:q", "consume topic:q"], _call(m.Fetch("q", 0, 0, where="key = 'a'"))),
     Row("Fetch", ["consume topic:both"], _call(m.Fetch("both", 0, 0, where="key = 'a'"))),
     Row("Fetch", ["browse topic:both"], _call(m.Fetch("both", 0, 0, unsettled=True))),
+    Row("Fetch", ["consume topic:s"], _call(m.Fetch("__d.s", 0, 0))),
+    Row("Fetch", ["browse topic:q"], _call(m.Fetch("__d.q", 0, 0, unsettled=True))),
     Row("Fetch", ["browse topic:none"], _call(m.Fetch("none", 0, 0))),
     Row("FindOffset", ["consume topic:s"], _call(m.FindOffset("s", 0, 1))),
     Row("FindOffset", ["browse topic:q"], _call(m.FindOffset("q", 0, 1))),

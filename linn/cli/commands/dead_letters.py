@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import math
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
@@ -20,7 +19,7 @@ from linn.cli.moment import OFFSET_MAX, place_of
 from linn.cli.noun import noun
 from linn.cli.options import DEFAULT_URL, CountMax, DryRun, Json, Url, Where
 from linn.cli.render.console import print_json
-from linn.cli.render.table import number, print_table, wide
+from linn.cli.render.table import number, print_fields, print_table, wide
 from linn.cli.session import with_client
 
 if TYPE_CHECKING:
@@ -76,7 +75,6 @@ Until = Annotated[str | None, typer.Option("--until", metavar="TIME", help="Only
 Shown = Annotated[
     int, typer.Option("--count", min=1, metavar="COUNT", help="Maximum number of messages shown of one topic.")
 ]
-_VALUE_CHARACTERS_MAX = 40
 
 
 @app.command("list")
@@ -226,15 +224,14 @@ def _message_data(message: Message) -> dict[str, Any]:
 
 
 def _print_messages(messages: Sequence[Message]) -> None:
+    from linn.cli.render.message_format import beginning_of
     from linn.core.queue.dead_letter import ATTEMPTS, ERROR, OFFSET, PARTITION, REASON, TIME_MS, TOPIC
 
     rows = []
     for message in messages:
         labels = message.labels
         came = f"{labels[TOPIC]} {labels.get(PARTITION)}/{labels.get(OFFSET)}" if TOPIC in labels else "no dead letter"
-        value = (message.value or b"")[: 4 * _VALUE_CHARACTERS_MAX].decode(errors="replace")
-        if len(value) > _VALUE_CHARACTERS_MAX:
-            value = f"{value[: _VALUE_CHARACTERS_MAX - 3]}..."
+        value = beginning_of(message.value)
         why = ": ".join([str(labels[name]) for name in (REASON, ERROR) if name in labels])
         texts = (came, why, labels.get(ATTEMPTS, ""), _time(labels.get(TIME_MS)), value)
         rows.append([f"{message.partition}/{message.offset}", *map(str, texts)])
@@ -256,8 +253,7 @@ def describe(topic: Topic, place: Place, url: Url = DEFAULT_URL, as_json: Json =
     if as_json:
         print_json({**_message_data(message), **_properties(message), "history": history})
         return
-    data = {**_message_data(message), **_properties(message)}
-    print_table(["field", "value"], [[name, _shown(value)] for name, value in data.items() if value not in (None, {})])
+    print_fields({**_message_data(message), **_properties(message)})
     times = [[_time(death["first_ms"]), _time(death["last_ms"])] for death in history]
     rows = [
         [death["topic"], death["reason"], f"{death['times']:,}", *when]
@@ -268,19 +264,11 @@ def describe(topic: Topic, place: Place, url: Url = DEFAULT_URL, as_json: Json =
 
 def _properties(message: Message) -> dict[str, Any]:
     """Return the properties that the producer gave the message."""
-    from linn.cli.render.message_format import readable
+    from linn.cli.render.message_format import properties_of
     from linn.core.queue.dead_letter import LABELS
 
-    return {
-        "key": readable(message.key),
-        "routing_key": message.routing_key,
-        "labels": {name: value for name, value in message.labels.items() if name not in LABELS},
-        "headers": [[name, readable(value)] for name, value in message.headers],
-    }
-
-
-def _shown(value: object) -> str:
-    return value if isinstance(value, str) else json.dumps(value)
+    found = properties_of(message)
+    return found | {"labels": {name: value for name, value in message.labels.items() if name not in LABELS}}
 
 
 async def _message_at(client: Client, topic: str, place: str) -> Message:

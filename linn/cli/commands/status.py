@@ -22,8 +22,8 @@ Wait = Annotated[
     typer.Option(
         "--wait",
         metavar="DURATION",
-        help="Wait until each message has ended: it was settled, or is dead, expired, dropped or aborted. Exit with 1 "
-        "if one has not ended in this time, such as 10s.",
+        help="Wait until each message has ended: it was settled, or is dead, expired, dropped, cancelled or aborted. "
+        "Exit with 1 if one has not ended in this time, such as 10s.",
     ),
 ]
 

@@ -20,6 +20,7 @@ LineOf = Callable[[Message], bytes]
 _Field = Callable[[Message], bytes]
 
 _PART = re.compile(r"\{\{|\}\}|\{([^{}]*)\}|([^{}]+)|[{}]")
+_CELL_CHARACTERS_MAX = 40
 _ESCAPES = {"\\n": "\n", "\\t": "\t", "\\\\": "\\"}
 
 
@@ -186,20 +187,33 @@ def _refuse(constant: str) -> None:
 
 
 def _everything(message: Message) -> dict[str, Any]:
-    record = message.record()
     return {
         "topic": message.topic,
         "partition": message.partition,
         "offset": message.offset,
         "attempt": message.attempt,
-        "id": str(record.id),
-        "timestamp_ms": record.timestamp_ms,
+        "id": str(message.id),
+        "timestamp_ms": message.timestamp_ms,
+        **properties_of(message),
+        "value": readable(message.value),
+    }
+
+
+def properties_of(message: Message) -> dict[str, Any]:
+    """Return the properties that a producer gives a message, in a form for JSON."""
+    record = message.record()
+    return {
         "key": readable(record.key),
         "routing_key": record.routing_key,
         "labels": dict(record.labels),
         "headers": [[name, readable(value)] for name, value in record.headers],
-        "value": readable(record.value),
     }
+
+
+def beginning_of(data: bytes | None) -> str:
+    """Return the beginning of a value or a key, for a cell of a table."""
+    text = (data or b"")[: 4 * _CELL_CHARACTERS_MAX].decode(errors="replace")
+    return text if len(text) <= _CELL_CHARACTERS_MAX else f"{text[: _CELL_CHARACTERS_MAX - 3]}..."
 
 
 def readable(data: bytes | None) -> Any:

@@ -9,6 +9,7 @@ Rich is loaded when a table is made, so that the files of all commands may impor
 
 from __future__ import annotations
 
+import json
 from bisect import bisect_right
 from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple, TypeAlias
@@ -58,6 +59,13 @@ def wide(column: str | Column) -> Column:
 def numbers(*heads: str) -> list[Column]:
     """Return columns of numbers."""
     return [number(head) for head in heads]
+
+
+def print_fields(fields: Mapping[str, object]) -> None:
+    """Print named values, one a line, leaving out None and empty mappings."""
+    shown = {name: value for name, value in fields.items() if value not in (None, {})}
+    rows = [[name, value if isinstance(value, str) else json.dumps(value)] for name, value in shown.items()]
+    print_table(["field", "value"], rows)
 
 
 def table(

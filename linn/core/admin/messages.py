@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from uuid import UUID
 
 from linn import verbs
@@ -10,6 +11,7 @@ from linn.core.errors.messages import StatusUnsupported
 from linn.core.errors.tree import ConfigError, LimitExceeded
 from linn.core.loop.long_work import LongWork
 from linn.core.topics.catalog import Catalog
+from linn.core.topics.topic import Topic
 from linn.message_status import IDS_MAX, SCHEDULED_SHOWN_MAX, MessageStatus, ScheduledChanged, ScheduledMessages
 
 
@@ -39,13 +41,19 @@ class ScheduledAdministration:
         self._long_work = long_work
 
     async def list_first(self, asked: verbs.ScheduledAsked) -> ScheduledMessages:
-        """The messages of a topic that come next, over all partitions."""
+        """The messages of a topic that come next, over all partitions, or the messages with these ids that wait.
+
+        Raises TopicUnknown, NotLeader, StorageError, LimitExceeded, ConfigError.
+        """
         timing, count = self._catalog.led_topic(asked.topic).timing, min(asked.count, SCHEDULED_SHOWN_MAX)
         found = list[tuple[int, int, int]]()
-        for index, queue in list(timing.queues.items()):
+        for index, offset in _places_of(asked.ids):
+            if (waiting := timing.queues.get(index)) is not None and (due_ms := await waiting.due_ms_of(offset)):
+                found.append((due_ms, index, offset))
+        for index, queue in list(timing.queues.items()) if not asked.ids else ():
             rows = await self._long_work.run(queue.first(count), immediate=True)
             found += [(due_ms, index, offset) for due_ms, offset in rows]
-        first = sorted(found)[:count]
+        first = (found if asked.ids else sorted(found))[:count]
         return {
             "count": timing.waiting_count,
             "first": [{"id": f"{index}/{offset}", "due_ms": due_ms} for due_ms, index, offset in first],
@@ -63,18 +71,42 @@ class ScheduledAdministration:
 
     async def _change(self, asked: verbs.ScheduledChange, due_ms: int | None) -> list[ScheduledChanged]:
         topic = self._catalog.led_topic(asked.topic)
-        if len(asked.ids) > SCHEDULED_SHOWN_MAX:
-            raise LimitExceeded(f"{len(asked.ids):,} ids in one request, more than {SCHEDULED_SHOWN_MAX:,}")
-        places = [_place_of(id) for id in asked.ids]
+        places = _places_of(asked.ids)
+        statuses = topic.ids.statuses if due_ms is None and not asked.validate_only else None
+        ids = {} if statuses is None else await _ids_of(topic, places)
+        cancelled = dict[int, list[bytes]]()
         changed: list[ScheduledChanged] = []
         for id, (index, offset) in zip(asked.ids, places, strict=True):
             queue = topic.timing.queues.get(index)
             outcome = "gone" if queue is None else queue.change(offset, due_ms, is_dry=asked.validate_only)
             changed.append({"id": id, "outcome": outcome})
+            if outcome == "cancelled" and (index, offset) in ids:
+                cancelled.setdefault(index, []).append(ids[index, offset])
+        if statuses is not None:
+            for index, gone in cancelled.items():
+                await statuses.cancelled(index, gone)
         for index in dict.fromkeys(index for index, _ in places):
             if (queue := topic.timing.queues.get(index)) is not None and not asked.validate_only:
                 await queue.log.commit_all()  # Not a task in the background, which may be cancelled.
         return changed
+
+
+async def _ids_of(topic: Topic, places: Sequence[tuple[int, int]]) -> dict[tuple[int, int], bytes]:
+    """The ids of the messages that wait at these places. Raises StorageError."""
+    found = dict[tuple[int, int], bytes]()
+    for index, offset in places:
+        queue = topic.timing.queues.get(index)
+        is_there = queue is not None and queue.change(offset, None, is_dry=True) == "cancelled"
+        if queue is not None and is_there and (id := await queue.id_of(offset)):
+            found[index, offset] = id
+    return found
+
+
+def _places_of(ids: Sequence[str]) -> list[tuple[int, int]]:
+    """The partitions and numbers of scheduled messages. Raises LimitExceeded, ConfigError."""
+    if len(ids) > SCHEDULED_SHOWN_MAX:
+        raise LimitExceeded(f"{len(ids):,} ids in one request, more than {SCHEDULED_SHOWN_MAX:,}")
+    return [_place_of(id) for id in ids]
 
 
 def _place_of(id: str) -> tuple[int, int]:

@@ -15,6 +15,7 @@ from linn.core.log.partition_reading import AnyBatch
 from linn.core.log.selection import Selection
 from linn.core.loop.waiting import WaitDeadline
 from linn.core.security.access import Access
+from linn.core.topics.timing_logs import TIMING_TOPIC
 from linn.rights import BROWSE, CONSUME, TOPIC, Need
 
 FETCH_BYTES_MAX = 16 << 20
@@ -28,7 +29,8 @@ FETCH_RECORDS_MAX = 1 << 31
 
 def needs_of(request: FetchRequest) -> tuple[Need, Need]:
     """The rights of which a fetch needs one."""
-    return Need(CONSUME, TOPIC, request.topic), Need(BROWSE, TOPIC, request.topic)
+    topic = request.topic.removeprefix(TIMING_TOPIC)
+    return Need(CONSUME, TOPIC, topic), Need(BROWSE, TOPIC, topic)
 
 
 async def decide_reading(access: Access, needs: Sequence[Need]) -> None:

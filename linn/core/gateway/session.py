@@ -22,6 +22,7 @@ from linn.core.errors.replication import NotLeader
 from linn.core.errors.tree import (
     BrokerStopping,
     LimitExceeded,
+    PartitionUnknown,
     RequestUnknown,
     SubscriptionWrongKind,
 )
@@ -42,6 +43,7 @@ from linn.core.publish.publish_lane import PublishLane
 from linn.core.publish.request import PublishAnswers, PublishRequest, PublishResult
 from linn.core.queue.unsettled import Unsettled
 from linn.core.routing.record_filter import RecordFilter
+from linn.core.topics.timing_logs import TIMING_TOPIC
 from linn.core.topics.topic import Topic
 from linn.rights import BROKER, BROWSE, CONFIGURE, CONSUME, SEE, TOPIC, Need
 from linn.verbs import VERBS
@@ -369,13 +371,15 @@ class Session:
     # --- reading by offset ---
 
     def fetch(self, request: FetchRequest) -> Fetch | FetchElsewhere:
-        """Begin to read part of a partition, from the batch that holds an offset.
+        """Begin to read part of a partition, from the batch that holds an offset; or of a timing log, by the name
+        `__d.TOPIC`: its unsettled records wait.
 
         Raises Forbidden, TopicUnknown, TopicReplaced, PartitionUnknown, FormatUnknown, PredicateInvalid, LogTruncated,
         NotLeader; SubscriptionWrongKind for unsettled records of a stream. If another broker leads the topic, some of
         them are raised when it is read.
         """
-        topic = self._readable(request.topic, request.where)
+        name = request.topic.removeprefix(TIMING_TOPIC)
+        topic = self._readable(name, request.where)
         topic.check_id(*request.topic_id)
         if self._fetching is None:
             self._fetching = trio.Lock()
@@ -383,17 +387,23 @@ class Session:
             partition = topic.partition(request.partition)
         except NotLeader as error:
             return FetchElsewhere(self._elsewhere(error), error.leader, request, self._fetching, self._access)
+        queue = topic.queue.partition_queue(request.partition) if topic.queue is not None else None
+        if name != request.topic:
+            queue = topic.timing.queues.get(request.partition)
+            if queue is None:
+                raise PartitionUnknown(f"no message of topic {name} has waited for its time yet")
+            partition = queue.partition
         if request.is_uncommitted:
             partition = UncommittedView(partition)
         partition.check_position(request.offset, request.leader_epoch)
         accepts = self._rooms.formats.accepts_of(request.accepts)
         if not request.is_unsettled:
             selection = selection_of(self._rooms, request.where, accepts)
-        elif topic.queue is None:
+        elif queue is None:
             raise SubscriptionWrongKind(f"topic {request.topic} is a stream, on which no record is settled")
         else:
             among = RecordFilter.parse(request.where) if request.where else None
-            unsettled = Unsettled(topic.queue.partition_queue(request.partition).subscription, among)
+            unsettled = Unsettled(queue.subscription, among)
             selection = Selection(unsettled, self._rooms.long_work, accepts)
         return Fetch(partition, selection, request, accepts, self._fetching, self._access)
 

@@ -14,31 +14,75 @@ Laws:
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import partial
 from itertools import compress, islice
 from typing import Any
+
+import trio
 
 from linn.core.batch.batch import RecordBatch
 from linn.core.batch.record import DUE_MS_MAX, Record
 from linn.core.batch.steps import STEP_RECORDS, Steps
 from linn.core.env.alarm import Alarm
 from linn.core.errors.texts import counted
-from linn.core.errors.tree import LimitExceeded
+from linn.core.errors.tree import BatchMalformed, LimitExceeded, LogCorrupt, OffsetOutOfRange
 from linn.core.queue.dead_letter import DeadReason, Intent
 from linn.core.queue.effects import Effects
 from linn.core.queue.expiry import CLOCK_CHECK_S, read_timed
+from linn.core.queue.id_rows import ROW_BYTES, IdRows, each_id_of, offset_in
 from linn.core.queue.offset_ranges import OffsetRanges, Range
 from linn.core.queue.partition_queue import PartitionQueue
 from linn.core.queue.time_index import RUN_RECORDS, TimeIndex
 from linn.core.queue.transfer import Numbers, Step
-from linn.message_status import ScheduledOutcome
+from linn.message_status import MessageState, ScheduledOutcome
 
 SCHEDULED_MAX = 1 << 22
 """Limit of the records that wait in one timing log: 50 MB of index."""
 SCHEDULED_AT_ONCE = 1_000
 """Records of one step: few commits at high rates, and a step of a few milliseconds."""
+
+
+PART_ROWS = 1 << 16
+"""Ids in one part of the table of ids: 1.5 MiB, of which a part that is thinned is examined in turns of 1 ms."""
+
+
+class WaitingIds:
+    """The ids of the records that wait in one timing log.
+
+    Rows of records that have left stay until their part is thinned: `count` says when that is worth it.
+    """
+
+    def __init__(self) -> None:
+        self._parts = [IdRows()]
+
+    @property
+    def count(self) -> int:
+        """The number of rows."""
+        return sum([part.count for part in self._parts])
+
+    def add(self, batch: RecordBatch) -> None:
+        """Add the records of a stamped batch."""
+        if self._parts[-1].count >= PART_ROWS:
+            self._parts.append(IdRows())
+        self._parts[-1].add(batch)
+
+    def find(self, id: bytes) -> int | None:
+        """The offset of a record with an id, of the newest as a rule; None: there is none."""
+        return next((at for part in reversed(self._parts) if (at := part.newest(id)) is not None), None)
+
+    async def thin(self, is_wanted: Callable[[int], bool]) -> None:
+        """Drop the first part; its rows of wanted offsets go into a new part, behind all others."""
+        part, kept = self._parts[0], IdRows()
+        self._parts.append(kept)
+        for number, chunk in enumerate(part.chunks):
+            for place in range(len(chunk) // ROW_BYTES):
+                if is_wanted(offset_in(chunk, place)):
+                    kept.chunks[number] += chunk[place * ROW_BYTES : (place + 1) * ROW_BYTES]
+                    kept.count += 1
+            await trio.lowlevel.checkpoint()
+        self._parts.remove(part)
 
 
 class ScheduledQueue(PartitionQueue):
@@ -53,8 +97,11 @@ class ScheduledQueue(PartitionQueue):
         self._index = TimeIndex()
         self._uncommitted: deque[tuple[int, Sequence[int], Sequence[int]]] = deque()
         """Batches beyond the stable offset: their ends, times and offsets."""
-        self._is_built = False
-        """Whether the index has all records that were there at the start."""
+        self._built = trio.Event()
+        """Set when the index has all records that were there at the start."""
+        self._ids: WaitingIds | None = None
+        """None: the topic knows no ids."""
+        self._is_thinning = False
         self._due_alarm = Alarm(self.clock, self.spawn, self._ring)
 
     # --- what waits ---
@@ -76,6 +123,7 @@ class ScheduledQueue(PartitionQueue):
 
     def _stop(self) -> bool:
         self._due_alarm.cancel()
+        self._built.set()  # Nobody waits for it any more.
         return super()._stop()
 
     async def _build(self, end: int) -> None:
@@ -84,6 +132,7 @@ class ScheduledQueue(PartitionQueue):
 
         def take(batch: RecordBatch) -> None:
             more = _times_of(batch)
+            self._note_ids(batch)
             dues.extend(more[0])
             offsets.extend(more[1])
             if len(offsets) >= RUN_RECORDS:
@@ -102,12 +151,13 @@ class ScheduledQueue(PartitionQueue):
 
         await read_timed(self, end, take)
         add()
-        self._is_built = True
+        self._built.set()
         self._go_on()
 
     def _appended(self, batch: RecordBatch) -> None:
         """Note a batch, which may not be committed yet."""
         self._uncommitted.append((batch.end_offset, *_times_of(batch)))
+        self._note_ids(batch)
 
     def _on_advance(self) -> None:
         super()._on_advance()
@@ -121,11 +171,56 @@ class ScheduledQueue(PartitionQueue):
             if self._index.add(dues, offsets):
                 self._index.thin(self.subscription.unsettled)
 
+    # --- ids ---
+
+    def keep_ids(self, *, keeps: bool) -> None:
+        """Know the ids of the records from now on, or, before a start, of all that wait; False: forget them."""
+        self._ids = (self._ids or WaitingIds()) if keeps else None
+
+    def _note_ids(self, batch: RecordBatch) -> None:
+        if self._ids is not None:
+            self._ids.add(batch)
+            if not self._is_thinning and self._has_old_ids(self._ids):
+                self._is_thinning = True
+                self.spawn(self._thin_ids)
+
+    def _has_old_ids(self, ids: WaitingIds) -> bool:
+        return ids.count > 2 * (self.waiting_count + PART_ROWS)
+
+    async def _thin_ids(self) -> None:
+        try:
+            while (ids := self._ids) is not None and not self.is_closed and self._has_old_ids(ids):
+                await ids.thin(lambda offset: bool(self.subscription.unsettled(offset, offset + 1)))
+        finally:
+            self._is_thinning = False
+
+    async def until_built(self) -> None:
+        """Wait until all records that were there at the start are known, unless the disk is too full for a start."""
+        if self.log.is_open:
+            await self._built.wait()
+
+    def state_of(self, id: bytes) -> tuple[int, MessageState, str] | None:
+        """The number and the state of a record with an id, and "leaving" if it is due; None: none waits."""
+        offset = None if self._ids is None else self._ids.find(id)
+        if offset is None or not self.subscription.unsettled(offset, offset + 1):
+            return None
+        if offset >= self.partition.stable_offset:
+            return offset, "in_doubt", ""
+        return offset, "scheduled", "leaving" if self.subscription.is_dead(offset) else ""
+
+    async def id_of(self, offset: int) -> bytes:
+        """The id of a record; b"": it can't be read. Raises StorageError."""
+        try:
+            batch = await self.partition.batch_at(offset)
+            return each_id_of(batch)[batch.index_at(offset)]
+        except (LogCorrupt, OffsetOutOfRange, BatchMalformed):
+            return b""
+
     # --- leaving ---
 
     def has_to_move(self) -> bool:
         """Whether a step was begun, or a record is due."""
-        if not self._is_built:
+        if not self._built.is_set():
             return False
         due_ms = self._index.next_due_ms()
         return bool(self.subscription.dead_count) or (due_ms is not None and due_ms <= self.clock.now_ms())
@@ -141,7 +236,7 @@ class ScheduledQueue(PartitionQueue):
             self.dead_letters.begin_if_due()
             return None
         due_ms = self._index.next_due_ms()
-        if not self._is_built or due_ms is None:
+        if not self._built.is_set() or due_ms is None:
             return None
         # The wall clock may be set forward meanwhile.
         return self.clock.monotonic() + min((due_ms - self.clock.now_ms()) / 1000, CLOCK_CHECK_S)
@@ -176,6 +271,18 @@ class ScheduledQueue(PartitionQueue):
             found.update(dict.fromkeys(filter(self._is_current, some)))
             yield
         return list(found)[:records_max]
+
+    async def due_ms_of(self, offset: int) -> int:
+        """The time at which a record comes; 0: none waits there. Raises StorageError."""
+        if not 0 <= offset < self.partition.stable_offset or not self.subscription.is_waiting(offset):
+            return 0
+        try:
+            batch = await self.partition.batch_at(offset)
+            dues = RecordBatch(batch.message).dues_ms
+            due_ms = 0 if dues is None else dues[batch.index_at(offset)]
+        except (LogCorrupt, OffsetOutOfRange, BatchMalformed):
+            return 0
+        return self.subscription.postponed_ms(offset) or due_ms
 
     def change(self, offset: int, due_ms: int | None, *, is_dry: bool = False) -> ScheduledOutcome:
         """Let a record come at another time, or never (None), and return the outcome. It is durable once the log is.

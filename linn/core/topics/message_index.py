@@ -3,7 +3,8 @@ It outlives the records.
 
 The log of the index has runs and marks. A run is CHUNKS records, in each the rows of the ids whose last byte is its
 number, and a record with its end, the offset below which all ids are in runs. A mark has the endings of the settled
-records from the mark before up to its end.
+records from the mark before up to its end. Beside them, a record has the ids of messages that were cancelled before
+they came into the partition; they are known for the time of `status`.
 
 Laws: ids of records from the last run's end on are in memory; the partition keeps these records, from which a start
 rebuilds them. A run has only stable and synced records, which nothing can take back. A mark is written when its
@@ -11,7 +12,7 @@ settlements are committed in the queue's state log, and is read only for offsets
 a mark beyond its offset is older than the topic's `status`, or, without a queue, when its record is gone.
 
 Layout of a record: kind u8; a chunk: number u8, then rows of id 16 bytes and offset u64; the end of a run: u64; a mark:
-end u64, then rows of first u64, end u64, ending u8. All numbers are big-endian.
+end u64, then rows of first u64, end u64, ending u8; cancelled messages: ids of 16 bytes. All numbers are big-endian.
 """
 
 from __future__ import annotations
@@ -21,25 +22,24 @@ from bisect import bisect_left, bisect_right
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
 from functools import partial
+from itertools import islice
 from typing import NamedTuple
 
 import trio
 
-from linn.core.batch.batch import CONTROL, ID_MASK, TRANSACTIONAL, RecordBatch
+from linn.core.batch.batch import CONTROL, TRANSACTIONAL, RecordBatch
 from linn.core.env.env import Clock
 from linn.core.errors.tree import LogCorrupt, OffsetOutOfRange, StorageError
 from linn.core.log.partition import Partition
 from linn.core.log.state_log import StateLog
 from linn.core.queue.dead_letter import Ending
+from linn.core.queue.id_rows import CHUNKS, ID_BYTES, OFFSET, ROW_BYTES, IdRows, newest_in, offset_in
 from linn.core.queue.offset_map import OffsetMap
 from linn.core.queue.offset_ranges import OffsetRanges
 from linn.core.queue.partition_queue import PartitionQueue
 from linn.core.topics.message_ids import Write
 
 INDEX_TOPIC = "__i."
-ID_BYTES = 16
-CHUNKS = 256
-"""Records of a run: a search reads one of them, whichever id it is."""
 RUN_ROWS_MAX = 1 << 18
 """Ids in memory at which a run is written: 6 MiB."""
 RUN_BYTES_MAX = 64 << 20
@@ -52,10 +52,12 @@ CHUNKS_IN_A_TURN = 16
 """Chunks that are written without a pause, in less than a millisecond."""
 IDS_IN_A_TURN = 128
 """Ids that are looked for in memory without a pause."""
+CANCELLED_MAX = 1 << 16
+"""Limit of the cancelled messages that are known: about 10 MiB. Beyond it the oldest are forgotten."""
 _READ_BYTES = 1 << 20
-_CHUNK, _RUN_END, _MARK = b"\0", b"\1", b"\2"
-_OFFSET, _ENDING = struct.Struct(">Q"), struct.Struct(">QQB")
-_ROW_BYTES = ID_BYTES + _OFFSET.size
+_CHUNK, _RUN_END, _MARK, _CANCELLED = b"\0", b"\1", b"\2", b"\3"
+_KINDS = _CHUNK, _RUN_END, _MARK, _CANCELLED
+_ENDING = struct.Struct(">QQB")
 
 
 def index_topic(topic: str) -> str:
@@ -89,14 +91,6 @@ class _Unwritten(NamedTuple):
     """Offsets of aborted records, which get into no run."""
 
 
-def each_id_of(batch: RecordBatch) -> Sequence[bytes]:
-    """The id of each record."""
-    if batch.ids is not None:
-        data = bytes(batch.ids)
-        return [data[at : at + ID_BYTES] for at in range(0, len(data), ID_BYTES)]
-    return [(batch.base_id + index & ID_MASK).to_bytes(ID_BYTES) for index in range(batch.count)]
-
-
 class MessageIndex:
     """The index of one partition."""
 
@@ -112,8 +106,7 @@ class MessageIndex:
         self.writes: OffsetMap[Write] = OffsetMap()
         """Batches of transactions whose ids are in memory."""
         self._clock = clock
-        self._open = _chunks()
-        self._rows = 0
+        self._open = IdRows()
         self._bytes = 0
         self._unwritten: _Unwritten | None = None
         self._written = 0
@@ -121,6 +114,10 @@ class MessageIndex:
         self._runs: list[Run] = []
         self._marks: list[EndingsMark] = []
         self._sealed_end = self._noted_end = 0
+        self._cancelled: dict[bytes, tuple[int, int]] = {}
+        """Cancelled messages by id, oldest first: the offsets in the log of the index, and the times in ms."""
+        self._turn = trio.Lock()
+        """Held by the task that writes: nothing comes between the chunks of a run."""
 
     # --- starting ---
 
@@ -147,24 +144,27 @@ class MessageIndex:
         """Know the records from now on, and the ids in the log: the topic had no `status` before."""
         self._sealed_end = self.partition.log.bounds()[1]
         with suppress(StorageError):  # Without it the next start knows earlier ones as well.
-            self._append(_RUN_END + _OFFSET.pack(self._sealed_end))
+            self._append(_RUN_END + OFFSET.pack(self._sealed_end))
 
     async def _load_at(self, at: int, end: int) -> int:
         """Read the run or the mark at an offset of the log of the index; returns the offset behind it."""
         batch, kind, body = await self._record(at)
         if kind == _MARK:
-            self._marks.append(EndingsMark(at, _OFFSET.unpack_from(body)[0], batch.append_time_ms))
+            self._marks.append(EndingsMark(at, OFFSET.unpack_from(body)[0], batch.append_time_ms))
+            return at + 1
+        if kind == _CANCELLED:
+            self._know_cancelled(at, body, batch.append_time_ms)
             return at + 1
         if kind == _RUN_END:
-            self._sealed_end = max(self._sealed_end, _OFFSET.unpack(body)[0])
+            self._sealed_end = max(self._sealed_end, OFFSET.unpack(body)[0])
             return at + 1
         number = body[0]
         last = at + CHUNKS - number
         for left in range(CHUNKS - (last - end), CHUNKS) if end < last else ():
             self._append(_CHUNK + bytes([left]))  # A crash has left a part of a run: the whole one comes behind it.
         if end <= last:
-            self._append(_RUN_END + _OFFSET.pack(self._sealed_end))
-        run_end = _OFFSET.unpack((await self._record(last))[2])[0] if last < end else self._sealed_end
+            self._append(_RUN_END + OFFSET.pack(self._sealed_end))
+        run_end = OFFSET.unpack((await self._record(last))[2])[0] if last < end else self._sealed_end
         if not number and last < end:
             self._runs.append(Run(at, run_end))
         self._sealed_end = max(self._sealed_end, run_end)
@@ -174,7 +174,8 @@ class MessageIndex:
         """The batch, kind and content of a record of the log of the index. Raises LogCorrupt, OffsetOutOfRange."""
         batch, *_ = await self.log.partition.read_log(at, 1)
         value = bytes(batch.value(0) or b"")
-        if value[:1] not in (_CHUNK, _RUN_END, _MARK) or len(value) < 2:
+        is_torn = value[:1] == _CANCELLED and len(value) % ID_BYTES != 1
+        if value[:1] not in _KINDS or len(value) < 2 or is_torn:
             raise LogCorrupt(f"{self.log.partition.id} has a record that no broker can have written")
         return batch, value[:1], value[1:]
 
@@ -192,32 +193,27 @@ class MessageIndex:
             return
         if attributes & TRANSACTIONAL:
             self.writes.set(base, batch.end_offset, Write(batch.producer_id, batch.transaction, base))
-        deltas, chunks, pack = batch.offset_deltas, self._open, _OFFSET.pack
-        for place, id in enumerate(each_id_of(batch)):
-            chunk = chunks[id[-1]]
-            chunk += id
-            chunk += pack(base + (place if deltas is None else deltas[place]))
-        self._rows += batch.count
+        self._open.add(batch)
         self._bytes += batch.size
         if self._is_due() and not self._is_asked and self.on_due is not None:
             self._is_asked = True
             self.on_due()
 
     def _is_due(self) -> bool:
-        return self._rows >= RUN_ROWS_MAX or self._bytes >= RUN_BYTES_MAX
+        return self._open.count >= RUN_ROWS_MAX or self._bytes >= RUN_BYTES_MAX
 
     # --- finding ---
 
     async def find(self, ids: Iterable[bytes]) -> dict[bytes, int]:
         """The offsets of the newest records with these ids that are known. Raises LogCorrupt, StorageError."""
         found, left, runs = dict[bytes, int](), dict[int, list[bytes]](), self._runs[::-1]
-        parts: list[Sequence[bytes | bytearray]] = [self._open]
+        parts: list[Sequence[bytes | bytearray]] = [self._open.chunks]
         if self._unwritten is not None:
             parts.append(self._unwritten.chunks)
         for count, id in enumerate(ids):
             if not count % IDS_IN_A_TURN:
                 await trio.lowlevel.checkpoint()  # The next run is made of others than these.
-            offset = next((at for part in parts if (at := _newest(part[id[-1]], id)) is not None), None)
+            offset = next((at for part in parts if (at := newest_in(part[id[-1]], id)) is not None), None)
             if offset is None:
                 left.setdefault(id[-1], []).append(id)
             else:
@@ -229,7 +225,7 @@ class MessageIndex:
                 except OffsetOutOfRange:
                     return self._known(found)  # It was dropped meanwhile, and so are those before it.
                 rows = chunk[1:]
-                places = {id: _newest(rows, id) for id in left[number]}
+                places = {id: newest_in(rows, id) for id in left[number]}
                 found |= {id: place for id, place in places.items() if place is not None}
                 left[number] = [id for id, place in places.items() if place is None]
                 if not left[number]:
@@ -246,7 +242,7 @@ class MessageIndex:
         if place == len(self._marks):
             return None
         _, _, body = await self._record(self._marks[place].at)
-        rows = _ENDING.iter_unpack(body[_OFFSET.size :])
+        rows = _ENDING.iter_unpack(body[OFFSET.size :])
         return next((Ending(ending) for first, end, ending in rows if first <= offset < end), None)
 
     # --- writing ---
@@ -257,17 +253,41 @@ class MessageIndex:
         return max(self._sealed_end, self.known_from)
 
     async def tidy(self, queue: PartitionQueue | None, status_ms: int) -> None:
-        """Write a run and marks where they are due, and drop old ones. One call at a time.
+        """Write a run and marks where they are due, and drop old ones.
 
         Raises NotLeader, StorageError: the next call goes on where this one has stopped.
         """
-        await self._seal()
-        if queue is None:
-            self.known_from = self.partition.start_offset
-        else:
-            await self._write_marks(queue, status_ms)
-            self._forget(status_ms)
-        await self._drop()
+        async with self._turn:
+            await self._seal()
+            if queue is None:
+                self.known_from = self.partition.start_offset
+            else:
+                await self._write_marks(queue, status_ms)
+                self._forget(status_ms)
+            await self._drop(status_ms)
+
+    async def note_cancelled(self, ids: bytes) -> None:
+        """Know messages that were cancelled before they came, by their ids. Durable when this returns.
+
+        Raises NotLeader, StorageError: they are known until the next start.
+        """
+        now_ms = self._clock.now_ms()
+        self._know_cancelled(self.log.partition.log.bounds()[1], ids, now_ms)
+        async with self._turn:
+            if self._unwritten is not None:
+                await self._write_run(self._unwritten)
+            self._know_cancelled(self._append(_CANCELLED + ids), ids, now_ms)
+            await self.log.make_durable()
+
+    def _know_cancelled(self, at: int, ids: bytes, time_ms: int) -> None:
+        for place in range(0, len(ids), ID_BYTES):
+            id = ids[place : place + ID_BYTES]
+            self._cancelled.pop(id, None)
+            self._cancelled[id] = at, time_ms
+
+    def was_cancelled(self, id: bytes) -> bool:
+        """Whether a message was cancelled before it came."""
+        return id in self._cancelled
 
     def _forget(self, status_ms: int) -> None:
         """Forget ids of records that ended longer ago than `status`."""
@@ -286,21 +306,21 @@ class MessageIndex:
         if end > self._sealed_end:
             hides = self.partition.transactions.hides
             aborted = [(first, stop) for first, stop, write in self.writes.take(0, end) if hides(write)]
-            self._unwritten, self._written = _Unwritten(self._open, end, aborted), 0
-            self._open, self._rows, self._bytes, self._is_asked = _chunks(), 0, 0, False
+            self._unwritten, self._written = _Unwritten(self._open.chunks, end, aborted), 0
+            self._open, self._bytes, self._is_asked = IdRows(), 0, False
 
     async def _write_run(self, run: _Unwritten) -> None:
         while self._written < CHUNKS:
             number, chunk = self._written, run.chunks[self._written]
-            cut = _ROW_BYTES * bisect_left(range(len(chunk) // _ROW_BYTES), run.end, key=partial(_offset_in, chunk))
+            cut = ROW_BYTES * bisect_left(range(len(chunk) // ROW_BYTES), run.end, key=partial(offset_in, chunk))
             self._append(_CHUNK + bytes([number]) + _without(bytes(chunk[:cut]), run.aborted))
-            self._open[number][:0] = chunk[cut:]
-            self._rows += (len(chunk) - cut) // _ROW_BYTES
+            self._open.chunks[number][:0] = chunk[cut:]
+            self._open.count += (len(chunk) - cut) // ROW_BYTES
             self._written += 1
             if not self._written % CHUNKS_IN_A_TURN:
                 await trio.lowlevel.checkpoint()
         if self._written == CHUNKS:
-            self._append(_RUN_END + _OFFSET.pack(run.end))
+            self._append(_RUN_END + OFFSET.pack(run.end))
             self._written += 1
         await self.log.make_durable()
         self._runs.append(Run(self.log.partition.log.bounds()[1] - CHUNKS - 1, run.end))
@@ -318,28 +338,27 @@ class MessageIndex:
             some = endings[at : at + ENDINGS_AT_ONCE]
             end = low if at + ENDINGS_AT_ONCE >= len(endings) else some[-1][1]
             rows = b"".join([_ENDING.pack(*row) for row in some])
-            self._marks.append(EndingsMark(self._append(_MARK + _OFFSET.pack(end) + rows), end, now_ms))
+            self._marks.append(EndingsMark(self._append(_MARK + OFFSET.pack(end) + rows), end, now_ms))
             await trio.lowlevel.checkpoint()
         await self.log.make_durable()
         queue.subscription.forget_endings(low)
 
-    async def _drop(self) -> None:
+    async def _drop(self, status_ms: int) -> None:
         """Drop runs and marks of ids that are forgotten, but for the last ones, from which a start goes on."""
-        known_from = self.known_from
+        known_from, old_ms = self.known_from, self._clock.now_ms() - status_ms
+        while self._cancelled:
+            id, (_, time_ms) = next(iter(self._cancelled.items()))
+            if time_ms > old_ms and len(self._cancelled) <= CANCELLED_MAX:
+                break
+            del self._cancelled[id]
         self._runs = [run for run in self._runs if run.end > known_from or run is self._runs[-1]]
         self._marks = [mark for mark in self._marks if mark.end >= known_from or mark is self._marks[-1]]
         firsts = [each[0].at for each in (self._runs, self._marks) if each]
-        if firsts and self._runs and min(firsts) > self.log.partition.start_offset:
+        firsts += [at for at, _ in islice(self._cancelled.values(), 1)]
+        if firsts and min(firsts) > self.log.partition.start_offset:
+            if not self._runs:
+                self._append(_RUN_END + OFFSET.pack(self._sealed_end))
             await self.log.partition.log.trim(before=min(firsts))
-
-
-def _chunks() -> list[bytearray]:
-    return [bytearray() for _ in range(CHUNKS)]
-
-
-def _offset_in(rows: bytes | bytearray, place: int) -> int:
-    """The offset in one of some rows."""
-    return int(_OFFSET.unpack_from(rows, place * _ROW_BYTES + ID_BYTES)[0])
 
 
 def _without(rows: bytes, spans: Sequence[tuple[int, int]]) -> bytes:
@@ -347,13 +366,5 @@ def _without(rows: bytes, spans: Sequence[tuple[int, int]]) -> bytes:
     if not spans:
         return rows
     gone = OffsetRanges(spans)
-    kept = [place * _ROW_BYTES for place in range(len(rows) // _ROW_BYTES) if _offset_in(rows, place) not in gone]
-    return b"".join([rows[at : at + _ROW_BYTES] for at in kept])
-
-
-def _newest(rows: bytes | bytearray, id: bytes) -> int | None:
-    """The offset in the last row of an id; None: there is none."""
-    at = rows.rfind(id)
-    while at >= 0 and at % _ROW_BYTES:
-        at = rows.rfind(id, 0, at + ID_BYTES - 1)
-    return None if at < 0 else _offset_in(rows, at // _ROW_BYTES)
+    kept = [place * ROW_BYTES for place in range(len(rows) // ROW_BYTES) if offset_in(rows, place) not in gone]
+    return b"".join([rows[at : at + ROW_BYTES] for at in kept])

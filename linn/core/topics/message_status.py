@@ -2,9 +2,11 @@
 
 Laws: a message is known from its append until it has ended for the time of the topic's `status`, whether or not its
 record is there. Its status follows from logs: from the records, from the state of the topic's queue, and from the index
-(`message_index`), which has the ids and the endings of records that are gone.
+(`message_index`), which has the ids and the endings of records that are gone. While it waits for its time, its timing
+log knows it.
 
-Where several records have an id, the newest one of a partition counts, and one that was aborted if there is no other.
+Where several records have an id, the newest one of a partition counts, and of these the one that is furthest from its
+end.
 """
 
 from __future__ import annotations
@@ -12,7 +14,10 @@ from __future__ import annotations
 import logging
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from functools import partial
+from typing import Any
 from uuid import UUID
+
+import trio
 
 from linn.core.batch.batch import RecordBatch
 from linn.core.env.env import Clock, Spawn
@@ -23,9 +28,10 @@ from linn.core.log.partition import Partition
 from linn.core.log.state_log import StateLog
 from linn.core.log.storage import PartitionId
 from linn.core.queue.queue import Queue
+from linn.core.queue.scheduled_queue import ScheduledQueue
 from linn.core.queue.subscription_view import ended_as
-from linn.core.topics.message_index import MessageIndex, index_topic
-from linn.message_status import MessageState, MessageStatus
+from linn.core.topics.message_index import IDS_IN_A_TURN, MessageIndex, index_topic
+from linn.message_status import ENDED, MessageState, MessageStatus
 
 logger = logging.getLogger("linn.topic")
 
@@ -36,8 +42,12 @@ OpenLog = Callable[[PartitionId], Awaitable[Partition]]
 class MessageStatuses:
     """The messages of one topic. Its own queue has their states; a stream only stores them."""
 
-    def __init__(self, status_ms: int, open_log: OpenLog, clock: Clock, spawn: Spawn) -> None:
+    def __init__(
+        self, status_ms: int, open_log: OpenLog, clock: Clock, spawn: Spawn, scheduled: Mapping[int, ScheduledQueue]
+    ) -> None:
+        """`scheduled`: the topic's timing logs, by partition."""
         self.status_ms = status_ms
+        self._scheduled = scheduled
         self.indexes: dict[int, MessageIndex] = {}
         """By partition."""
         self.queue: Queue | None = None
@@ -104,11 +114,25 @@ class MessageStatuses:
         """The status of each message, in the order of the ids. Raises LogCorrupt, StorageError."""
         found = dict[bytes, MessageStatus]()
         ids = list(dict.fromkeys(id.bytes for id in asked))
+
+        def note(id: bytes, *what: Any) -> None:
+            status = _status(UUID(bytes=id), *what)
+            if id not in found or _rank(found[id]) < _rank(status):
+                found[id] = status
+
+        for number, queue in list(self._scheduled.items()):  # First: a record that comes meanwhile is found then.
+            await queue.until_built()
+            for count, id in enumerate(ids):
+                if not count % IDS_IN_A_TURN:
+                    await trio.lowlevel.checkpoint()
+                if (waiting := queue.state_of(id)) is not None:
+                    offset, *state = waiting
+                    note(id, *state, number, offset)
         for number, index in list(self.indexes.items()):
             for id, offset in (await index.find(ids)).items():
-                if id not in found or found[id]["state"] == "aborted":
-                    state, reason = await self._state(index, offset)
-                    found[id] = _status(UUID(bytes=id), state, reason, number, offset)
+                note(id, *await self._state(index, offset), number, offset)
+            for id in filter(index.was_cancelled, ids):
+                note(id, "cancelled", "", number)
         return [found.get(id.bytes) or _status(id, "unknown") for id in asked]
 
     async def _state(self, index: MessageIndex, offset: int) -> tuple[MessageState, str]:
@@ -126,6 +150,19 @@ class MessageStatuses:
         state, reason = self.queue.partition_queue(partition.id.index).subscription.state_at(offset)
         ending = await index.ending_at(offset) if state == "settled" else None
         return (state, reason) if ending is None else ended_as(ending)
+
+    async def cancelled(self, number: int, ids: Sequence[bytes]) -> None:
+        """Know messages of a partition that were cancelled before they came. Durable, unless that fails: it is logged.
+
+        Raises SyncFailed, NotLeader.
+        """
+        index = self.indexes[number]
+        try:
+            await index.note_cancelled(b"".join(ids))
+        except (SyncFailed, NotLeader):
+            raise
+        except StorageError as error:
+            _warn(index, error)
 
     def tidy(self) -> None:
         """Let all indexes write due runs and marks, and drop old ones, in the background: replicas may be awaited."""
@@ -155,6 +192,16 @@ class MessageStatuses:
 def _warn(index: MessageIndex, error: LinnError) -> None:
     about = {"partition": str(index.log.partition.id), "topic": index.partition.id.topic} | log_fields(error)
     logger.warning("%(partition)s is not written now: %(error)s", about)
+
+
+def _rank(status: MessageStatus) -> int:
+    """The rank of a status where several records have one id."""
+    state, lowest = status["state"], ("aborted", "cancelled", "in_doubt")
+    if state in lowest:
+        return lowest.index(state)
+    if state == "scheduled":
+        return 3 if status["reason"] else 5  # A record that is leaving may have come, and ended, already.
+    return 4 if state in ENDED else 6
 
 
 def _status(

@@ -13,6 +13,7 @@ from typing import Protocol
 from linn.core.batch.batch import DELAYS_MS, DUES_MS, TRANSACTIONAL, RecordBatch
 from linn.core.batch.builder import take_batch, with_dues
 from linn.core.batch.record import DUE_MS_MAX
+from linn.core.config.topic_settings import TopicSettings
 from linn.core.delivery.consumer import do_nothing
 from linn.core.env.env import Clock, Spawn
 from linn.core.errors.replication import NotLeader
@@ -35,9 +36,12 @@ class TimingLogMissing(Exception):
         self.topic = topic
 
 
+TIMING_TOPIC = "__d."
+
+
 def timing_topic(topic: str) -> str:
     """The internal topic that holds the records of a topic's partitions that wait for their time."""
-    return f"__d.{topic}"
+    return TIMING_TOPIC + topic
 
 
 def timing_state_topic(topic: str) -> str:
@@ -87,6 +91,7 @@ class Timed(Protocol):
     """The topic, as far as its timing logs are concerned."""
 
     name: str
+    settings: TopicSettings
     semantics: DeliverySemantics
     partitions: dict[int, Partition]
 
@@ -153,6 +158,7 @@ class TimingLogs:
             opened.append(log := await topic.open_log(PartitionId(timing_state_topic(topic.name), index)))
             state = StateLog(log, self._clock)
         queue = ScheduledQueue(partition, topic.semantics, state, do_nothing, self._clock, self._spawn, self._move)
+        queue.keep_ids(keeps=topic.settings.status_ms is not None)
         await queue.recover()
         self._clipped.add([queue.log])
         return queue

@@ -136,10 +136,10 @@ class Topic:
         self.publish_errors = 0
         """Failed publishes to this topic by its name."""
         self.room = Room(self, host.spawn)
-        self.ids = TopicIds(self.open_log, host.clock, host.spawn)
         self._retired = RetiredSubscriptions()
         self._clipped = ClippedLogs(name)
         self.timing = TimingLogs(self, host.clock, host.spawn, self._move, self._clipped)
+        self.ids = TopicIds(self.open_log, host.clock, host.spawn, self.timing.queues)
         self._deletion = TopicDeletion(host.engine, self.make_log)
 
     # --- opening and changing ---

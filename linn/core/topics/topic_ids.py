@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Mapping
 from functools import partial
 
 from linn.core.config.topic_settings import TopicSettings
 from linn.core.env.env import Clock, Spawn
 from linn.core.log.partition import Partition
 from linn.core.queue.queue import Queue
+from linn.core.queue.scheduled_queue import ScheduledQueue
 from linn.core.topics.change import TopicChange
 from linn.core.topics.dedup import Dedup
 from linn.core.topics.message_status import MessageStatuses, OpenLog
@@ -17,7 +18,8 @@ from linn.core.topics.message_status import MessageStatuses, OpenLog
 class TopicIds:
     """The ids that one topic knows, while it is open."""
 
-    def __init__(self, open_log: OpenLog, clock: Clock, spawn: Spawn) -> None:
+    def __init__(self, open_log: OpenLog, clock: Clock, spawn: Spawn, scheduled: Mapping[int, ScheduledQueue]) -> None:
+        """`scheduled`: the topic's timing logs, by partition."""
         self.dedup: Dedup | None = None
         """The ids of messages that are not stored again; None: ids don't count."""
         self.statuses: MessageStatuses | None = None
@@ -25,6 +27,7 @@ class TopicIds:
         self._open_log = open_log
         self._clock = clock
         self._spawn = spawn
+        self._scheduled = scheduled
 
     async def open(self, settings: TopicSettings, partitions: Collection[Partition]) -> None:
         """Know the messages of a topic that is opened. Raises LogCorrupt, StorageError: some logs are open."""
@@ -37,7 +40,7 @@ class TopicIds:
             await self.statuses.open(partitions)
 
     def _new(self, status_ms: int) -> MessageStatuses:
-        return MessageStatuses(status_ms, self._open_log, self._clock, self._spawn)
+        return MessageStatuses(status_ms, self._open_log, self._clock, self._spawn, self._scheduled)
 
     async def prepare(self, change: TopicChange, partitions: dict[int, Partition]) -> None:
         """Open the logs that new settings need, into the change. Raises LogCorrupt, StorageError: some are open."""
@@ -59,6 +62,8 @@ class TopicIds:
             self.statuses.adopt(status_ms, queue, change.indexes)
         elif former is not None and closes:
             await former.close()
+        for scheduled in self._scheduled.values():
+            scheduled.keep_ids(keeps=self.statuses is not None)
 
     def forget(self) -> None:
         """Know nothing: another broker leads the topic."""

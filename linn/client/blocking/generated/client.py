@@ -466,7 +466,8 @@ class Client(BaseClient):
 
         Args:
             ids: at most 1,000, as in the receipts of `publish`.
-            wait_s: time to wait until each message has ended: it was settled, or is dead, expired, dropped or aborted.
+            wait_s: time to wait until each message has ended: it was settled, or is dead, expired, dropped,
+                cancelled or aborted. A scheduled one is waited for.
                 The broker is asked again and again, at most every 20 ms. A message that is unknown may still come.
 
         Raises MessageInvalid, LimitExceeded, TopicUnknown, StatusUnsupported, Forbidden, ConnectionLost,
@@ -480,8 +481,11 @@ class Client(BaseClient):
         """
         return self._thread.call(self._made.status, topic, ids, wait_s=wait_s)
 
-    def scheduled(self, topic: str, *, count: int = 100) -> ScheduledMessages:
+    def scheduled(self, topic: str, *, count: int = 100, ids: Sequence[str] = ()) -> ScheduledMessages:
         """Ask which messages come into a topic later; the first `count` of them, at most 1,000, in their order.
+
+        `ids`: ask for these alone, and get the messages that still wait, in this order. Who may read the topic can
+        fetch the message with the id "partition/number": `fetch(f"__d.{topic}", partition, number, unsettled=True)`.
 
         Raises MessageInvalid, TopicUnknown, Forbidden, ConnectionLost, RequestTimeout.
         Interruption: nothing is changed.
@@ -491,7 +495,7 @@ class Client(BaseClient):
             found = client.scheduled("orders")
             print(found["count"], found["first"][0]["due_ms"])
         """
-        return self._thread.call(self._made.scheduled, topic, count=count)
+        return self._thread.call(self._made.scheduled, topic, count=count, ids=ids)
 
     def cancel_scheduled(self, topic: str, ids: Sequence[str]) -> list[ScheduledChanged]:
         """Let messages never come into their topic; return the outcome of each, in the order of `ids`.
