@@ -16,7 +16,10 @@ from replicated_topic import next_leader, replicated_topic
 from simulated_time import simulated
 from test_exchanges_over_brokers import content, spread
 
-from linn.core.batch.batch import RecordBatch
+from linn.core.batch.batch import SCATTERED, RecordBatch
+from linn.core.batch.builder import build_from_records
+from linn.core.batch.record import Record
+from linn.core.broker.dead_letters import store_due
 from linn.core.metadata.levels import SCHEDULE_LEVEL
 from linn.testing.sim_env import SimEnv
 from linn.wire import messages as m
@@ -148,3 +151,25 @@ async def test_topics_of_several_leaders_behind_an_exchange_get_a_record_at_its_
         assert (waiting, await content(led)) == ([2, 2, 2], {"a": [], "b": [], "c": []})
         await trio.sleep(6)
         assert await content(led) == {name: ["a", "b"] for name in "abc"}
+
+
+@simulated
+async def test_a_due_record_whose_id_is_known_leaves_when_the_one_with_its_id_is_committed(env: SimEnv) -> None:
+    def batch() -> RecordBatch:
+        return build_from_records([Record(value=b"a", id=UUID(int=1))], base_id=1)
+
+    async with replicated_topic(env, dedup="1h", min_in_sync=2) as (leader, others):
+        net, topic = leader.world.env.world, leader.broker.topics["t"]
+        for other in others:
+            net.cut(leader.env.name, other.env.name)
+        await (await leader.client()).call(m.Publish("t"), [batch()])
+        assert topic.partitions[0].high_watermark == 0
+        (step := batch()).number(-1, 0, 0, SCATTERED)
+        with trio.move_on_after(1) as scope:
+            await store_due(topic, 0, step)
+        assert scope.cancelled_caught, "what it is like may be lost with this leader, and then so would be the record"
+        for other in others:
+            net.heal(leader.env.name, other.env.name)
+        with trio.fail_after(5):
+            await store_due(topic, 0, step)
+        assert topic.ends()[0] == 1

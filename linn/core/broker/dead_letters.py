@@ -5,6 +5,7 @@ Dead letters are published as the broker itself. Due records were published alre
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from functools import partial
 from weakref import WeakKeyDictionary
 
@@ -45,7 +46,7 @@ DUE_BYTES_MAX = 1 << 20
 async def store_due(topic: Topic, index: int, batch: RecordBatch) -> None:
     """Store a step of due records in their partition, unless it has it, and wait until it is committed there.
 
-    Ids count here: a record whose id the topic knows by now is dropped.
+    Ids count here: a record whose id the topic knows by now is dropped, once the record that it knows is committed.
 
     Raises TopicFull, MessageInDoubt, NotLeader, StorageError.
     """
@@ -58,14 +59,14 @@ async def store_due(topic: Topic, index: int, batch: RecordBatch) -> None:
     if known is None:
         if topic.order is not None and topic.order.needs_key_hashes:
             batch = add_key_hashes(batch, PublishBudget())
+        fresh: Sequence[int] = range(batch.count)
         if topic.ids.dedup is not None:
             fresh, _ = topic.ids.dedup.find(partition, batch, set())
-            if not fresh:
-                return
+        if fresh:
             batch = take_batch(batch, fresh) if len(fresh) < batch.count else batch
-        if not topic.room.takes(batch.size, batch.count):
-            raise TopicFull(f"topic {topic.name} is full")
-        topic.append(partition, batch, numbers)
+            if not topic.room.takes(batch.size, batch.count):
+                raise TopicFull(f"topic {topic.name} is full")
+            topic.append(partition, batch, numbers)
     await partition.committed.wait(partition.log.bounds()[1])
 
 

@@ -272,7 +272,7 @@ class PartitionQueue:
         `start`: only from this offset on; not if delivery settles them. `skips_lost`: none that came back by a loss.
 
         Raises StorageError: the event of a handover can't be written. Once it can, the next consumer that asks gets the
-        records.
+        records. NotLeader: the records are another broker's to deliver.
         """
         if not self.log.is_open or self._rests or (self.ordered is not None and not self.ordered.is_built):
             return None
@@ -291,7 +291,8 @@ class PartitionQueue:
                 return None
             if not self.subscription.semantics.settles_on_delivery:
                 # A lease lost in a crash is granted again: its event may be written late, and nothing waits for it.
-                self.log.flush_or_keep()
+                if not self.log.flush_or_keep():
+                    self.log.check_led()  # The next leader may have delivered and settled the records already.
                 if lease.deadline < math.inf:
                     self._alarm.set(lease.deadline)
                 return lease

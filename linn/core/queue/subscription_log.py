@@ -189,15 +189,19 @@ class SubscriptionLog:
             self._spawn(partial(state.compact_in_background, self._snapshot))
         return state.committed, end
 
-    def flush_or_keep(self) -> None:
-        """Flush where no answer depends on it: a full disk is no reason to stop the queue, and a lost log ends it."""
+    def flush_or_keep(self) -> bool:
+        """Flush where no answer depends on it: a full disk is no reason to stop the queue, and a lost log ends it soon.
+
+        Returns whether the log is still this broker's, as far as it knows.
+        """
         try:
             self.flush()
         except NotLeader:
-            pass
+            return False
         except StorageError as error:
             text = "%(partition)s: %(count)d records of its log wait for the disk: %(error)s"
             logger.warning(text, about(self._partition, error) | {"count": self.state.waiting if self.state else 0})
+        return True
 
     async def _write_later(self) -> None:
         """Write the records that a full disk had no room for, once it has."""
