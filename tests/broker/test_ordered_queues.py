@@ -6,6 +6,7 @@ import os
 import random
 from collections import defaultdict
 from collections.abc import Sequence
+from typing import Any
 
 import pytest
 import trio
@@ -65,6 +66,10 @@ def in_levels(priorities: Sequence[int]) -> list[bytes]:
 
 def keyed(*keys: bytes | None) -> RecordBatch:
     return build_batch(BatchColumns([b"v"] * len(keys), 1, 1, keys=keys))
+
+
+def offsets(event: Any) -> list[int]:
+    return [batch.offset(index) for batch in event.batches for index in range(batch.count)]
 
 
 # --- priority ---
@@ -323,6 +328,44 @@ async def test_the_broker_adds_the_hashes_of_keys_that_come_without(broker: Brok
     assert hashes[0] == hashes[2] != hashes[1] == 0
     assert [(record.key, record.value) for record in stored.records()] == [(b"a", b"v"), (None, b"v"), (b"a", b"v")]
     stored.check_stored()
+
+
+@served('[topics.q]\nlease = "10s"\n')
+async def test_keys_that_were_stored_without_hashes_are_told_apart_by_an_order_that_comes_later(
+    broker: Broker, client: RawClient
+) -> None:
+    await client.call(m.Publish("q", partition=0), [keyed(b"a", b"a", None, b"b")])
+    assert (await broker.topics["q"].partitions[0].read(0, 1))[0].key_hashes is None
+    await client.administer("topic.alter", name="q", settings={"order": "key"})
+    subscription = (await client.call(m.Subscribe("q", credit=9))).subscription
+    event = await client.delivery()
+    assert offsets(event) == [0, 2, 3], "one of a key at a time"
+    assert await client.settle(subscription, event) == []
+    assert offsets(await client.delivery()) == [1]
+
+
+@served('[topics.q]\n')
+async def test_stored_keys_that_are_too_long_to_hash_do_not_stop_an_order_that_comes_later(client: RawClient) -> None:
+    await client.call(m.Publish("q", partition=0), [keyed(b"k" * (300 << 10), b"k")])
+    await client.administer("topic.alter", name="q", settings={"order": "key"})
+    await client.call(m.Subscribe("q", credit=9))
+    assert offsets(await client.delivery()) == [0, 1]
+
+
+@served(KEYS + 'dead_letter = "dead"\n[topics.dead]\norder = "key"\n')
+async def test_dead_letters_of_one_key_are_worked_off_one_after_the_other(client: RawClient) -> None:
+    await client.call(m.Publish("q", partition=0), [keyed(b"a", b"b", b"a")])
+    subscription = (await client.call(m.Subscribe("q", credit=9))).subscription
+    for _ in range(2):  # The second one of its key comes when the first is rejected.
+        assert await client.settle(subscription, await client.delivery(), m.Verdict.REJECT) == []
+    dead = (await client.call(m.Subscribe("dead", credit=9))).subscription
+    keys: list[list[bytes | None]] = []
+    while sum(map(len, keys)) < 3:
+        event = await client.delivery(30)
+        keys.append([record.key for batch in event.batches for record in batch.records()])
+        assert await client.settle(dead, event) == []
+    assert all(found.count(b"a") <= 1 for found in keys)
+    assert sorted(key for found in keys for key in found) == [b"a", b"a", b"b"]
 
 
 @served(KEYS)

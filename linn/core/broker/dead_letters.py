@@ -32,11 +32,9 @@ from linn.core.queue.transfer import (
     settle_in_turns,
     transfer_step,
 )
-from linn.core.routing.budget import PublishBudget
 from linn.core.security.access import FullAccess
 from linn.core.security.policy import ADMINISTRATOR
 from linn.core.security.users import node_user
-from linn.core.topics.served_columns import add_key_hashes
 from linn.core.topics.topic import Topic
 
 DUE_BYTES_MAX = 1 << 20
@@ -57,8 +55,6 @@ async def store_due(topic: Topic, index: int, batch: RecordBatch) -> None:
     except ProducerDuplicate:
         known = 0
     if known is None:
-        if topic.order is not None and topic.order.needs_key_hashes:
-            batch = add_key_hashes(batch, PublishBudget())
         fresh: Sequence[int] = range(batch.count)
         if topic.ids.dedup is not None:
             fresh, _ = topic.ids.dedup.find(partition, batch, set())

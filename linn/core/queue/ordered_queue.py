@@ -1,23 +1,35 @@
 """Builds and follows the index of a dispatch order on one partition of a queue.
 
 Laws: the index is derived from the log's batches, from their header columns alone, and is built anew at each start and
-each change of the order, in turns. Nothing is delivered until it has all records up to the end of the log at its
-beginning, or until its window is full, so that the order is exact from the first delivery on. Records beyond the window
-wait in the log.
+each change of the order, in turns. Batches that were stored without the hashes of their keys, such as dead letters and
+those from before an order by key, are opened for them. Nothing is delivered until it has all records up to the end of
+the log at its beginning, or until its window is full, so that the order is exact from the first delivery on. Records
+beyond the window wait in the log.
 """
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Sequence
 from typing import Protocol
 
 import trio
 
-from linn.core.batch.batch import RecordBatch
+from linn.core.batch.batch import KEY_HASHES, RecordBatch
+from linn.core.batch.builder import with_key_hashes
 from linn.core.batch.steps import STEP_RECORDS, TURN_S
 from linn.core.env.env import Clock, Spawn
 from linn.core.errors.replication import NotLeader
-from linn.core.errors.tree import BatchMalformed, LogClosed, LogCorrupt, OffsetOutOfRange, StorageError, SyncFailed
+from linn.core.errors.tree import (
+    BatchError,
+    BatchMalformed,
+    LimitExceeded,
+    LogClosed,
+    LogCorrupt,
+    OffsetOutOfRange,
+    StorageError,
+    SyncFailed,
+)
 from linn.core.log.partition import Partition
 from linn.core.log.state_log import ROOM_RETRY_S
 from linn.core.queue.damage import Damage
@@ -172,7 +184,7 @@ class OrderedQueue:
     async def _index(self, ordering: Ordering, batch: RecordBatch) -> None:
         """Index one batch, in turns."""
         subscription, monotonic = self._queue.subscription, self._queue.clock.monotonic
-        classes, until_s = ordering.classes_of(batch), monotonic() + TURN_S
+        classes, until_s = ordering.classes_of(self._hashed(batch)), monotonic() + TURN_S
         try:
             at = batch.index_at(max(batch.base_offset, ordering.indexed, subscription.settled_before()))
             is_dense = batch.offset_deltas is None
@@ -197,6 +209,13 @@ class OrderedQueue:
                     return
                 until_s = monotonic() + TURN_S
         ordering.indexed = max(ordering.indexed, batch.end_offset)
+
+    def _hashed(self, batch: RecordBatch) -> RecordBatch:
+        """The batch with the hashes of its keys, if the order needs them; as it is if it has too many bytes of keys."""
+        if self.order.needs_key_hashes and not batch.is_plain and batch.raw_fields[KEY_HASHES] is None:
+            with contextlib.suppress(BatchError, LimitExceeded):
+                return with_key_hashes(batch)
+        return batch
 
     def _index_unread(self, ordering: Ordering, first: int, end: int) -> None:
         """Index records whose batch can't be read: their delivery finds out what becomes of them."""
