@@ -174,7 +174,10 @@ class TopicSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     ] = msgspec.field(default=None, name="lease")
     redelivery_delay_ms: Annotated[
         Delay | None,
-        msgspec.Meta(description="Wait before a returned record is delivered again. Default: the delivery's."),
+        msgspec.Meta(
+            description="Wait before a returned record is delivered again; up to a tenth is added. "
+            "Default: the delivery's."
+        ),
     ] = msgspec.field(default=None, name="redelivery_delay")
     redelivery_delay_max_ms: Annotated[
         Delay | None,

@@ -61,7 +61,11 @@ class LeaseSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_
     ] = None
     redelivery_delay_ms: Annotated[
         int,
-        msgspec.Meta(ge=0, le=LEASE_MS_MAX, description="Wait before a returned record is delivered again."),
+        msgspec.Meta(
+            ge=0,
+            le=LEASE_MS_MAX,
+            description="Wait before a returned record is delivered again; up to a tenth is added.",
+        ),
     ] = msgspec.field(default=0, name="redelivery_delay")
     redelivery_delay_max_ms: Annotated[
         int,

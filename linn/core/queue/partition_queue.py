@@ -15,6 +15,7 @@ import math
 from collections import Counter
 from collections.abc import Awaitable, Callable, Sequence
 from functools import partial
+from zlib import crc32
 
 import trio
 
@@ -96,6 +97,7 @@ class PartitionQueue:
         self.spawn = spawn
         # The event log may go back to records that were trimmed since.
         self.subscription = SharedSubscription(semantics, partition.log.bounds()[0] if state is None else 0)
+        self.subscription.salt = crc32(str(partition.id).encode())
         self.log = SubscriptionLog(partition, self.subscription, state, clock, spawn)
         self.log.on_room = on_ready
         self.handovers = Handovers(self.log)

@@ -14,6 +14,7 @@ from typing import NamedTuple
 
 from linn.core.queue.event import LOST
 from linn.core.queue.offset_map import OffsetMap
+from linn.core.queue.offset_ranges import Range
 
 PROMOTED_AT_ONCE = 10_000
 """Returns whose delays end in one step, in about 20 ms: a broker that was down may find a million."""
@@ -23,6 +24,12 @@ with is back after as many leases, and another loss leaves as many suspects, whi
 """
 STALE_MIN = 64
 """Stale entries, beyond one for each delayed range, at which the heap of times is rebuilt."""
+JITTER_SHARE = 10
+"""Divisor of a delay that gives its jitter, the most that is added to it."""
+JITTER_PARTS_MAX = 16
+"""Limit of the parts in which records that are returned together become ready: each is a row of the state log."""
+_GOLDEN = 0x9E3779B9
+"""2^32 divided by the golden ratio: its multiples, modulo 2^32, lie evenly spread."""
 
 
 class Delay(NamedTuple):
@@ -30,6 +37,26 @@ class Delay(NamedTuple):
 
     attempts: int
     ready_ms: int
+
+
+def spread(
+    ranges: Sequence[Range], attempts: int, ready_ms: int, jitter_ms: int, salt: int
+) -> list[tuple[int, int, int, int]]:
+    """The rows, as (first, end, attempts, ready_ms), of records that are returned together, from `ready_ms` on and up
+    to `jitter_ms` later.
+
+    A range comes back in up to JITTER_PARTS_MAX parts, in order. The times follow from the arguments: a state machine
+    has no dice. `salt` differs between partitions.
+    """
+    rows: list[tuple[int, int, int, int]] = []
+    for first, end in ranges:
+        parts = max(1, min(end - first, JITTER_PARTS_MAX // len(ranges), jitter_ms))
+        size = -(-(end - first) // parts)
+        chance = (first + attempts * salt) * _GOLDEN % (1 << 32) / (1 << 32)
+        for part, at in enumerate(range(first, end, size)):
+            later_ms = int(jitter_ms * (part + chance) / parts)
+            rows.append((at, min(at + size, end), attempts, ready_ms + later_ms))
+    return rows
 
 
 def lease_max(attempts: int, records_max: int, lost_max: int) -> int:

@@ -51,7 +51,7 @@ from linn.core.queue.offset_ranges import Range
 from linn.core.queue.offset_rows import joined
 from linn.core.queue.ordering import Ordering
 from linn.core.queue.record_states import Decision, RecordStates
-from linn.core.queue.redelivery import SUSPECTS_MAX
+from linn.core.queue.redelivery import JITTER_SHARE, SUSPECTS_MAX, spread
 from linn.core.queue.semantics import DeliverySemantics
 from linn.core.queue.subscription_view import SubscriptionView
 
@@ -78,6 +78,8 @@ class SharedSubscription(SubscriptionView):
         """Whether the way in which records end is kept where no consumer settles them, until `forget_endings`."""
         self.delay_ms_max = LEASE_MS_MAX
         """The longest delay that a start takes for one: beyond it the clock has been set back."""
+        self.salt: int | None = None
+        """A number that differs between partitions, for the jitter of delays; None: delays have none."""
         self._states = RecordStates(start)
         self._events = EventBuffer()
 
@@ -176,8 +178,9 @@ class SharedSubscription(SubscriptionView):
             raise LimitExceeded(f"a delay lasts from 0 to {LEASE_MS_MAX} ms; {delay_ms} was asked for")
         leases = self._states.leases
         lease = leases.current(consumer, delivery_id, now)
-        delay_ms = self._redelivery_ms(lease.attempt, delay_ms)
-        return self._return(leases.release(lease, ranges), lease.attempt, now, delay_ms, cause=reason)
+        is_asked, delay_ms = delay_ms is not None, self._redelivery_ms(lease.attempt, delay_ms)
+        pieces = leases.release(lease, ranges)
+        return self._return(pieces, lease.attempt, now, delay_ms, is_exact=is_asked, cause=reason)
 
     def put_back(
         self, consumer: int, delivery_id: int, ranges: Iterable[Range] | None, now: float, delay_ms: int
@@ -188,7 +191,7 @@ class SharedSubscription(SubscriptionView):
         """
         leases = self._states.leases
         lease = leases.current(consumer, delivery_id, now)
-        return self._return(leases.release(lease, ranges), lease.stored_attempt - 1, now, delay_ms)
+        return self._return(leases.release(lease, ranges), lease.stored_attempt - 1, now, delay_ms, is_exact=True)
 
     def reject(
         self, consumer: int, delivery_id: int, ranges: Iterable[Range] | None, now: float, reason: str = ""
@@ -548,21 +551,25 @@ class SharedSubscription(SubscriptionView):
         delay_ms: int | None,
         *,
         is_event: bool = True,
+        is_exact: bool = False,
         cause: str = "",
     ) -> Effects:
-        """Return released records `delay_ms` from now, or make them dead if that is None."""
+        """Return released records `delay_ms` from now, with jitter unless `is_exact`, or make them dead if it is None."""
         if delay_ms is None:
             return self._kill(ranges, attempts, DeadReason.MAX_DELIVERIES, cause)
         # The last millisecond counts whole: nothing is ready early.
         ready_ms = ceil(now * 1000) + delay_ms if delay_ms else 0
-        if len(ranges) > 1:
-            self._states.returned.add_rows([(first, end, attempts, ready_ms) for first, end in ranges])
-        elif ranges:
-            self._states.returned.add(*ranges[0], attempts, ready_ms)
+        rows = [(first, end, attempts, ready_ms) for first, end in ranges]
+        if self.salt is not None and delay_ms and not is_exact:
+            rows = spread(ranges, attempts, ready_ms, delay_ms // JITTER_SHARE, self.salt)
+        if len(rows) > 1:
+            self._states.returned.add_rows(rows)
+        elif rows:
+            self._states.returned.add(*rows[0])
         if self.ordering is not None and not delay_ms:
             self.ordering.came_back(ranges)
-        for first, end in ranges if is_event else ():
-            self._events.add(Returned(first, end, attempts, ready_ms))
+        for row in rows if is_event else ():
+            self._events.add(Returned(*row))
         self._explain(ranges, cause)
         count = sum([end - first for first, end in ranges])
         return Effects(delayed=count) if delay_ms else Effects(ready=count)
