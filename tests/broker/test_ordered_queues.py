@@ -344,7 +344,7 @@ async def test_keys_that_were_stored_without_hashes_are_told_apart_by_an_order_t
     assert offsets(await client.delivery()) == [1]
 
 
-@served('[topics.q]\n')
+@served("[topics.q]\n")
 async def test_stored_keys_that_are_too_long_to_hash_do_not_stop_an_order_that_comes_later(client: RawClient) -> None:
     await client.call(m.Publish("q", partition=0), [keyed(b"k" * (300 << 10), b"k")])
     await client.administer("topic.alter", name="q", settings={"order": "key"})

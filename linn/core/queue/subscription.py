@@ -554,7 +554,7 @@ class SharedSubscription(SubscriptionView):
         is_exact: bool = False,
         cause: str = "",
     ) -> Effects:
-        """Return released records `delay_ms` from now, with jitter unless `is_exact`, or make them dead if it is None."""
+        """Return released records `delay_ms` from now, with jitter unless `is_exact`; None: make them dead."""
         if delay_ms is None:
             return self._kill(ranges, attempts, DeadReason.MAX_DELIVERIES, cause)
         # The last millisecond counts whole: nothing is ready early.
