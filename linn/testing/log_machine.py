@@ -17,10 +17,10 @@ from typing import TypeVar
 import trio
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
-from trio.testing import MockClock
 
 from linn.core.batch.batch import RecordBatch
 from linn.core.log.storage import PartitionLog
+from linn.testing.deterministic import VirtualTime
 from linn.testing.engines import PARTITION, EngineHarness, make_batch, messages_of, read_through
 
 T = TypeVar("T")
@@ -56,7 +56,7 @@ class PartitionLogMachine(RuleBasedStateMachine):
 
     def run(self, work: Callable[[], Awaitable[T]]) -> T:
         """Run a step."""
-        return trio.run(work, clock=MockClock(autojump_threshold=0))
+        return trio.run(work, clock=VirtualTime())
 
     async def _open(self) -> PartitionLog:
         return await self.harness.make(self.harness.env).open(PARTITION)

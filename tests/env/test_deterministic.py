@@ -9,11 +9,11 @@ import sys
 
 import pytest
 import trio
-from trio.testing import wait_all_tasks_blocked
+from trio.testing import MockClock, wait_all_tasks_blocked
 
 from linn.core.env.env import Stream
 from linn.core.errors.tree import LinnError
-from linn.testing.deterministic import run_simulation
+from linn.testing.deterministic import deterministic_schedule, run_simulation
 from linn.testing.sim_env import SimEnv
 
 
@@ -58,6 +58,31 @@ async def traced(env: SimEnv) -> list[object]:
 def test_the_private_names_of_trio_exist() -> None:
     assert isinstance(trio._core._run._r, random.Random)
     assert isinstance(trio._core._run._ALLOW_DETERMINISTIC_SCHEDULING, bool)
+    trio.run(_see_that_a_waiting_task_is_known)
+
+
+async def _see_that_a_waiting_task_is_known() -> None:
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(wait_all_tasks_blocked, 0.001)
+        await trio.lowlevel.checkpoint()
+        assert trio._core._run.GLOBAL_RUN_CONTEXT.runner.waiting_for_idle
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_time_jumps_as_on_trios_own_clock(seed: int) -> None:
+    with deterministic_schedule(seed):
+        assert run_simulation(seed, traced) == trio.run(traced, SimEnv(seed), clock=MockClock(autojump_threshold=0))
+
+
+def test_no_time_passes_while_a_task_waits_for_all_others_to_be_blocked() -> None:
+    async def wait(env: SimEnv) -> list[float]:
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(trio.sleep, 10)
+            await wait_all_tasks_blocked()
+            before_s = env.clock.monotonic()
+        return [before_s, env.clock.monotonic()]
+
+    assert run_simulation(0, wait) == [0, 10]
 
 
 async def schedule(env: SimEnv) -> list[int]:

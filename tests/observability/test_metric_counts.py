@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import pytest
 import trio
-import trio.testing
 from metric_samples import samples, value
 from raw_client import (
     ALWAYS,
@@ -27,6 +26,7 @@ from linn.core.loop.histogram import Histogram
 from linn.core.metrics import report as metric_report
 from linn.core.publish.publisher import BATCH_BYTES, WAITING_BYTES
 from linn.core.queue.dispatch_order import INDEX_RECORD_BYTES
+from linn.testing.deterministic import VirtualTime
 from linn.testing.sim_env import SimEnv
 from linn.wire import messages as m
 
@@ -330,7 +330,7 @@ async def test_a_blocked_loop_shows_as_lag(broker: Broker) -> None:
     assert (lag.count, lag.sum) == (10, pytest.approx(0, abs=1e-6))
     assert value(broker, "linn_broker_uptime_seconds") == pytest.approx(10.5, abs=0.1)
     clock = trio.lowlevel.current_clock()
-    assert isinstance(clock, trio.testing.MockClock)
+    assert isinstance(clock, VirtualTime)
     clock.jump(3)
     await trio.sleep(0.1)
     assert (lag.count, lag.sum) == (11, pytest.approx(2.5, abs=0.1))

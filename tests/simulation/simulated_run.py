@@ -23,7 +23,6 @@ from sim_plan import FLUSH_INTERVAL_S, NODES, Death, LifePlan, Plan
 from sim_producers import PythonProducer, RawProducer
 from sim_python_consumers import PythonConsumer
 from sim_reading import Watcher, drain, read_through, tell_recovered
-from sim_time import SimTime
 from sim_world import World
 
 from linn.cli.commands.recover import damaged_logs
@@ -256,7 +255,7 @@ def run_once(seed: int) -> SimulatedRun:
     logger.addHandler(unforeseen)
     logger.setLevel(logging.ERROR)
     try:
-        run_simulation(seed, run.run, virtual_s_max=VIRTUAL_S_MAX, clock=SimTime())
+        run_simulation(seed, run.run, virtual_s_max=VIRTUAL_S_MAX)
     except BaseException:
         if hasattr(run, "world"):
             check(run.world.history)

@@ -275,18 +275,18 @@ class PluginManager:
             names.append(module)
 
     def _results(self, hook: str) -> Iterator[tuple[str, Sequence[Any]]]:
-        """The results of a hook, one plugin at a time, so that failures can be attributed."""
-        plugins = dict(self._pluggy.list_name_plugin())
-        for name in self.plugin_names:
-            plugin = plugins.get(name)
-            if plugin is None:
-                continue
-            others = [other for other in plugins.values() if other is not plugin]
+        """The results of a hook, one plugin at a time, so that failures can be attributed.
+
+        Looking for them in one list is quick; a caller of pluggy for each plugin and hook takes a third of a start.
+        """
+        found = getattr(self._pluggy.hook, hook).get_hookimpls()
+        for implementation in sorted(found, key=lambda it: self.plugin_names.index(it.plugin_name)):
+            name = implementation.plugin_name
             try:
-                results = self._pluggy.subset_hook_caller(hook, others)()
+                result = implementation.function()
             except Exception as error:
                 raise self._failure(name, f"{hook} failed: {_error_text(error)}") from error
-            for result in results:
+            if result is not None:
                 yield name, result if isinstance(result, list | tuple) else (result,)
 
     def _failure(self, name: str, text: str) -> PluginError:
