@@ -59,7 +59,7 @@ def explore(model: Model[S], states_max: int = STATES_MAX) -> Exploration[S]:
     first = model.initial()
     came_from: dict[S, tuple[S, str] | None] = {first: None}
     waiting = deque([first])
-    finals = 0
+    finals, seen = 0, 1
     while waiting:
         state = waiting.popleft()
         violation = model.broken(state)
@@ -67,8 +67,9 @@ def explore(model: Model[S], states_max: int = STATES_MAX) -> Exploration[S]:
         if violation is None:
             for label, after in model.steps(state):
                 is_final = is_final and label.startswith(FAULT)
-                if after not in came_from:
-                    came_from[after] = (state, label)
+                came_from.setdefault(after, (state, label))
+                if len(came_from) > seen:  # To look first would hash each new state twice.
+                    seen += 1
                     waiting.append(after)
             if is_final:
                 finals += 1
