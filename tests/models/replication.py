@@ -538,20 +538,14 @@ class Replication:
 def _renumbered(state: State) -> State:
     """Give the nodes numbers by what they are, so that states that differ in nothing else are one."""
     store = state.store
-
-    moves = store.unfit, store.replicas, store.target, store.former
+    groups = store.unfit, store.replicas, store.target, store.former
+    moves = any(groups)
 
     def facts(number: int) -> tuple[object, ...]:
-        node = state.nodes[number]
+        node, ack = state.nodes[number], state.acks[number] or (0, 0)
         own = number == store.leader, number in store.isr, node.outside, node[:8], node.promised
-        seen = store.sessions[number], state.acks[number] or (0, 0)
-        if not moves:
-            return *own, *seen
-        return (
-            tuple(number in nodes for nodes in (store.unfit, store.replicas, store.target, store.former)),
-            *own,
-            *seen,
-        )
+        places = tuple(number in nodes for nodes in groups) if moves else ()
+        return *places, *own, store.sessions[number], ack
 
     found = [facts(number) for number in range(len(state.nodes))]
     if all(one <= next_one for one, next_one in pairwise(found)):  # type: ignore[operator]
