@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 import trio
-from raw_client import ALWAYS, RawClient, Refused, broker_on, connected, records
+from raw_client import ALWAYS, RawClient, Refused, after_power_loss, broker_on, connected, records
 
 from linn.testing.deterministic import run_simulation
 from linn.testing.sim_env import SimEnv
@@ -31,17 +31,17 @@ async def settle_down(env: SimEnv, client: RawClient, confirmed: list[str], mayb
     assert (await client.fetch("t"))[-1] == "afterwards"
 
 
-def fill_the_disk(room_bytes: int, *, killed: bool) -> bool:
+def fill_the_disk(room_bytes: int, end: str) -> bool:
     """Publish and let messages come where there is so much room; whether anything was refused."""
-    confirmed, refused = ["before"], list[str]()
+    confirmed, refused = list[str](), list[str]()
 
     async def process(env: SimEnv) -> None:
         async with broker_on(env, TEXT):
             client = await connected(env)
-            assert await publish(client, "before") == ""
-            env.disk.capacity_bytes = env.disk.used_bytes + room_bytes
-            for number in range(8):
-                code = await publish(client, str(number))
+            for number in range(12):
+                if number == 8:
+                    env.disk.capacity_bytes = env.disk.used_bytes + room_bytes
+                code = await publish(client, str(number), 1_000 + 50 * number)
                 assert code in ("", "storage.disk_full")
                 (refused if code else confirmed).append(str(number))
             assert await publish(client, "memory", topic="memory") == "", "topics in memory need no disk"
@@ -49,13 +49,15 @@ def fill_the_disk(room_bytes: int, *, killed: bool) -> bool:
             assert await client.fetch("memory") == ["memory"]
             come = await client.fetch("t")
             assert come == confirmed[: len(come)]
-            if killed:
+            if end == "is killed":
                 env.kill()
+            elif end == "loses power":
+                env.disk.crash_at = len(env.disk.operations) + 1
             await settle_down(env, client, confirmed, refused)
 
     async def scenario(env: SimEnv) -> None:
         if await env.run_until_death(process):
-            restarted = env.restart()
+            restarted = env.restart() if end == "is killed" else await after_power_loss(env, TEXT)
             restarted.disk.capacity_bytes = restarted.disk.used_bytes
             async with broker_on(restarted, TEXT):
                 client = await connected(restarted)
@@ -66,9 +68,9 @@ def fill_the_disk(room_bytes: int, *, killed: bool) -> bool:
     return bool(refused)
 
 
-@pytest.mark.parametrize("killed", [False, True])
-def test_each_delayed_message_comes_once_however_little_room_there_is(killed: bool) -> None:
-    assert {fill_the_disk(room_bytes, killed=killed) for room_bytes in range(0, 6_000, 500)} == {False, True}
+@pytest.mark.parametrize("end", ["goes on", "is killed", "loses power"])
+def test_each_delayed_message_comes_once_however_little_room_there_is(end: str) -> None:
+    assert {fill_the_disk(room_bytes, end) for room_bytes in range(0, 6_000, 500)} == {False, True}
 
 
 @pytest.mark.parametrize("room_bytes", [0, 100, 1_000])
