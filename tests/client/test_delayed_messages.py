@@ -10,7 +10,7 @@ from both_loops import on_both_loops
 
 import linn
 from linn.client import Client
-from linn.errors import FeatureUnsupported, MessageInvalid
+from linn.errors import MessageInvalid
 
 NAIVE = datetime(2030, 1, 1)
 WRONG: list[dict[str, Any]] = [
@@ -93,11 +93,16 @@ async def test_messages_that_come_later_are_listed_moved_and_cancelled(client: C
 
 
 @on_both_loops
-async def test_a_message_of_a_transaction_is_not_delayed(client: Client, name: str) -> None:
+async def test_a_message_of_a_transaction_is_scheduled_by_its_commit(client: Client, name: str) -> None:
     await client.admin.create_topic(name)
-    async with client.transaction(name) as transaction:
-        with pytest.raises(FeatureUnsupported, match="transaction can't be delayed"):
-            await transaction.publish(name, b"1", delay_ms=5)
+    for ends in (False, True):
+        async with client.transaction(name) as transaction:
+            receipt = await transaction.publish(name, b"%d" % ends, delay_ms=5)
+            assert receipt.scheduled
+            if not ends:
+                await transaction.abort()
+    async with client.consumer(name) as consumer:
+        assert (await anext(consumer)).value == b"1"
 
 
 @on_both_loops

@@ -78,6 +78,25 @@ async def test_a_commit_is_read_in_all_topics_and_an_abort_in_none(env: SimEnv) 
 
 
 @simulated
+async def test_delayed_messages_of_a_transaction_come_in_all_topics_or_in_none(env: SimEnv) -> None:
+    async with broker_world(env) as world:
+        brokers = await three(world, kind="stream")
+        async with client_of(world, *brokers) as client:
+            for value in (b"never", b"0", b"1"):
+                async with client.transaction("billing") as tx:
+                    for topic in TOPICS:
+                        await tx.publish(topic, value, delay_ms=2_000)
+                    if value == b"never":
+                        await tx.abort()
+                    elif value == b"1":
+                        leader = (await until_led(brokers, TOPICS[0]))[TOPICS[0]]
+                        leader.env.kill()
+                        await leader.ended()
+            for topic in TOPICS:
+                assert await read(client, topic, 2, "g") == [b"0", b"1"]
+
+
+@simulated
 async def test_a_coordinator_that_does_not_know_a_topic_yet_marks_a_commit_there_later(env: SimEnv) -> None:
     async with broker_world(env) as world:
         brokers = await three(world, kind="stream")

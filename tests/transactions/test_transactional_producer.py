@@ -340,9 +340,9 @@ def test_partitions_have_a_limit_whether_written_to_or_held() -> None:
     producer = opened()
     topic = cast(Any, object())
     for index in range(PLACES_MAX - 2):
-        producer.work.add(A, topic, index, 1)
-        producer.work.add(A, topic, index, 2)  # The same partition again.
-    producer.work.add(B, topic, 0, 1)
+        producer.work.add(A, topic, cast(Any, index), 1)
+        producer.work.add(A, topic, cast(Any, index), 2)  # The same partition again.
+    producer.work.add(B, topic, cast(Any, 0), 1)
     producer.check_room()
     producer.work.held[cast(Any, object())] = None
     with pytest.raises(LimitExceeded):

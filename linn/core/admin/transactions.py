@@ -99,7 +99,8 @@ class TransactionAdministration:
         shown, work, number = self._summary(name_state), name_state.work, name_state.number
         wrote: dict[tuple[str, int], WrittenPartition] = {}
         for branch, places in list(work.wrote.items()):
-            for topic, index in list(places):
+            for topic, partition in list(places):
+                index = partition.id.index
                 row: WrittenPartition = {"topic": topic.name, "partition": index, "held_from": None}
                 row = wrote.setdefault((topic.name, index), row)
                 first = _first(topic.partitions[index], branch, number)

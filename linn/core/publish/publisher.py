@@ -294,9 +294,8 @@ class Publisher:
         awaits: list[tuple[Mark, int]] = []
         for batch, plan in zip(request.batches, planned, strict=True):
             if batch.attributes & TRANSACTIONAL:  # It is alone in its request: nothing was stored before it.
-                partitions = [each.topic.partitions[each.partition] for each in plan.destinations]
-                transactions = self.joins or self.transactions
-                transactions.check_write(batch.producer_id, batch.transaction, partitions)
+                transactions, logs = self.joins or self.transactions, [each.log for each in plan.destinations]
+                transactions.check_write(batch.producer_id, batch.transaction, logs)
             result = self._store_batch(batch, plan, request.acks, awaits)
             hides = request.to_exchange and not access.is_full
             if hides and not all(access.may(SEE, TOPIC, each.topic.name) for each in plan.destinations):
@@ -336,7 +335,7 @@ class Publisher:
                     base_offset = topic.append(partition, part, numbers)
                 end = base_offset + part.offset_span
                 if batch.attributes & TRANSACTIONAL and self.joins is None:
-                    self.transactions.wrote(batch.producer_id, topic, index, end)
+                    self.transactions.wrote(batch.producer_id, topic, partition, end)
             copies += part.count
             # Waits are rare: with fsync = "os" a batch is committed when it is appended.
             if partition.committed.offset < end:

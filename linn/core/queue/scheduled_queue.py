@@ -129,10 +129,14 @@ class ScheduledQueue(PartitionQueue):
     async def _build(self, end: int) -> None:
         """Index the records below an offset, many at a time."""
         dues, offsets = list[int](), list[int]()
+        uncommitted: list[tuple[int, Sequence[int], Sequence[int]]] = []
 
         def take(batch: RecordBatch) -> None:
             more = _times_of(batch)
             self._note_ids(batch)
+            if batch.end_offset > self.partition.stable_offset:
+                uncommitted.append((batch.end_offset, *more))
+                return
             dues.extend(more[0])
             offsets.extend(more[1])
             if len(offsets) >= RUN_RECORDS:
@@ -151,6 +155,8 @@ class ScheduledQueue(PartitionQueue):
 
         await read_timed(self, end, take)
         add()
+        self._uncommitted.extendleft(reversed(uncommitted))
+        self._index_committed()
         self._built.set()
         self._go_on()
 

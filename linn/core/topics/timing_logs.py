@@ -10,14 +10,14 @@ from collections.abc import Iterator
 from itertools import compress
 from typing import Protocol
 
-from linn.core.batch.batch import DELAYS_MS, DUES_MS, TRANSACTIONAL, RecordBatch
+from linn.core.batch.batch import DELAYS_MS, DUES_MS, RecordBatch
 from linn.core.batch.builder import take_batch, with_dues
 from linn.core.batch.record import DUE_MS_MAX
 from linn.core.config.topic_settings import TopicSettings
 from linn.core.delivery.consumer import do_nothing
 from linn.core.env.env import Clock, Spawn
 from linn.core.errors.replication import NotLeader
-from linn.core.errors.tree import FeatureUnsupported, LinnError, MessageInvalid
+from linn.core.errors.tree import LinnError, MessageInvalid
 from linn.core.log.partition import Partition
 from linn.core.log.state_log import StateLog
 from linn.core.log.storage import PartitionId
@@ -60,8 +60,7 @@ def is_delayed(batch: RecordBatch) -> bool:
 def with_times(batch: RecordBatch, now_ms: int) -> tuple[RecordBatch | None, RecordBatch | None]:
     """The parts of a batch that are for now, and for later; the latter has times in place of delays.
 
-    Raises MessageInvalid, with the indexes of the messages whose times no broker can keep. FeatureUnsupported: they are
-    of a transaction.
+    Raises MessageInvalid, with the indexes of the messages whose times no broker can keep.
     """
     count, delays, dues = batch.count, batch.delays_ms, batch.dues_ms
     later = [bool(delay) for delay in delays] if delays is not None else [False] * count
@@ -77,9 +76,6 @@ def with_times(batch: RecordBatch, now_ms: int) -> tuple[RecordBatch | None, Rec
         later = [delay or due != 0 for delay, due in zip(later, dues, strict=True)]
     if not any(later):
         return batch, None
-    if batch.attributes & TRANSACTIONAL:
-        indexes = list(compress(range(count), later))
-        raise FeatureUnsupported("a message of a transaction can't be delayed yet").of_messages(indexes)
     timed = with_dues(batch, now_ms)
     if all(later):
         return None, timed

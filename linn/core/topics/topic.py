@@ -409,6 +409,10 @@ class Topic:
 
     # --- publishing ---
 
+    def written_logs(self) -> list[Partition]:
+        """The logs that producers write to: the partitions, and their timing logs."""
+        return [*self.partitions.values(), *self.timing.partitions()]
+
     def partition(self, index: int) -> Partition:
         """The partition of that number. Raises PartitionUnknown."""
         partition = self.partitions.get(index)
@@ -535,7 +539,7 @@ class Topic:
             await queue.close()
         await self.timing.stop()
         states = [state.partition for state in self.state_logs()]
-        for partition in [*states, *self.timing.partitions(), *self.partitions.values()]:
+        for partition in [*states, *self.written_logs()]:
             await partition.close()
         self.room.tell()
 
@@ -546,7 +550,7 @@ class Topic:
 
         Raises StorageError.
         """
-        published = [*self.partitions.values(), *self.timing.partitions()]
+        published = self.written_logs()
         for partition in [*published, *([self.positions.partition] if self.positions else ())]:
             with contextlib.suppress(LogClosed):  # An earlier call came further.
                 await partition.commit_all()

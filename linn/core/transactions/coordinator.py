@@ -272,7 +272,7 @@ class TransactionCoordinator:
                     f"transaction {opened.number} of producer {branch} is not marked in {partition.id}"
                 )
 
-    def wrote(self, branch: int, topic: Topic, partition: int, end: int) -> None:
+    def wrote(self, branch: int, topic: Topic, partition: Partition, end: int) -> None:
         """Record a stored batch, after `check_write`."""
         producer = self._by_branch[branch]
         self._begin(producer)

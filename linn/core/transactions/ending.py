@@ -40,8 +40,8 @@ def missing_marks(producer: TransactionalProducer, branches: Collection[int]) ->
     work = producer.work
     yield from [(mark, end) for mark, end in producer.markers if mark.offset < end]
     for branch in branches:
-        for (topic, index), end in work.wrote.get(branch, {}).items():
-            mark = topic.partitions[index].committed
+        for (_, partition), end in work.wrote.get(branch, {}).items():
+            mark = partition.committed
             if mark.offset < end:
                 yield mark, end
     for partition_queue, awaited in work.held.items():
@@ -66,12 +66,11 @@ def marking(
     decision = producer.committed if producer.was_committed(producer.number) else None
     counted = frozenset(decision.branches if decision is not None else ())
     markers = []
-    places = [(branch, topic, index) for branch, written in work.wrote.items() for topic, index in written]
-    for count, (branch, topic, index) in enumerate(places):
+    places = [(branch, *place) for branch, written in work.wrote.items() for place in written]
+    for count, (branch, topic, partition) in enumerate(places):
         if count and count % MARKED_AT_ONCE == 0:
             yield
         if topics.get(topic.name) is topic:
-            partition = topic.partitions[index]
             partition.end_transaction(branch, 0, producer.number, is_commit=branch in counted)
             markers.append((partition.committed, partition.log.bounds()[1]))
     holder = holder_of(producer.producer_id, producer.number)

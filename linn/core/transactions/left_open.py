@@ -47,11 +47,11 @@ class LeftOpen:
         Raises StorageError: something is not marked.
         """
         for topic in list(self._topics.values()):
-            for index, partition in topic.partitions.items():
+            for partition in topic.written_logs():
                 for producer_id, opened in list(partition.open_transactions().items()):
                     part = ProducerTransaction(producer_id, opened.number)
                     if (name_state := self._present(part)) is not None:
-                        name_state.work.add(producer_id, topic, index, partition.log.bounds()[1])
+                        name_state.work.add(producer_id, topic, partition, partition.log.bounds()[1])
                         self._take_up(name_state)
                         continue
                     committer = self._committed.get(part)

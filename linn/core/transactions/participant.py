@@ -163,7 +163,7 @@ class Participant:
         self._forget(marks.topic, marks.number, branches)
         for _ in self._ending(topic, marks, branches):
             await trio.lowlevel.checkpoint()
-        for partition in list(topic.partitions.values()):
+        for partition in topic.written_logs():
             await partition.committed.wait(partition.log.bounds()[1])
         if marks.producer_id in branches:
             for state in topic.state_logs():
@@ -183,7 +183,7 @@ class Participant:
     def _ending(self, topic: Topic, marks: TopicMarks, branches: dict[int, bool]) -> Iterator[None]:
         """Mark everything, and yield to give other tasks a turn. Raises NotLeader, StorageError."""
         count = 0
-        for partition in list(topic.partitions.values()):
+        for partition in topic.written_logs():
             for branch, opened in list(partition.open_transactions().items()):
                 if opened.number == marks.number and branch in branches:
                     partition.end_transaction(branch, 0, marks.number, is_commit=branches[branch])
@@ -251,7 +251,7 @@ class Participant:
 
 def _open_in(topic: Topic) -> Iterator[tuple[int, int]]:
     """(producer, number) of all open writes and acks in a topic."""
-    for partition in topic.partitions.values():
+    for partition in topic.written_logs():
         yield from [(branch, opened.number) for branch, opened in partition.open_transactions().items()]
     for partition_queue in topic.partition_queues():
         if partition_queue.subscription.decided_count:

@@ -28,6 +28,7 @@ from linn.core.errors.tree import (
     TransactionUnknown,
 )
 from linn.core.log.mark import Mark
+from linn.core.log.partition import Partition
 from linn.core.queue.partition_queue import PartitionQueue
 from linn.core.topics.topic import Topic
 from linn.core.transactions.event import (
@@ -112,8 +113,8 @@ class AbortReason(Enum):
 class Work:
     """The work done in one transaction."""
 
-    wrote: dict[int, dict[tuple[Topic, int], int]] = field(default_factory=dict)
-    """The offset after the last batch, by producer, and by (topic, partition)."""
+    wrote: dict[int, dict[tuple[Topic, Partition], int]] = field(default_factory=dict)
+    """The offset after the last batch, by producer, and by topic and one of its logs."""
     offsets: dict[tuple[str, str, int], int] = field(default_factory=dict)
     """Offsets by group, topic and partition."""
     pending: dict[tuple[str, str], Awaits] = field(default_factory=dict)
@@ -127,7 +128,7 @@ class Work:
     _written: int = 0
     """The number of entries in `wrote`, kept because every batch needs it."""
 
-    def add(self, producer_id: int, topic: Topic, partition: int, end: int) -> None:
+    def add(self, producer_id: int, topic: Topic, partition: Partition, end: int) -> None:
         """Record the end of a producer's writes to a partition."""
         places = self.wrote.setdefault(producer_id, {})
         self._written += (topic, partition) not in places
