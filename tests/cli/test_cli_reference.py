@@ -2,14 +2,15 @@
 
 from pathlib import Path
 
+from reference_pages.commands import commands, page
+
 from linn.cli.exit_code import MEANINGS, ExitCode
-from linn.cli.reference.commands import commands, page
 
 PAGE = Path(__file__).parents[2] / "docs/reference/cli.md"
 
 
 def test_the_page_is_up_to_date() -> None:
-    assert PAGE.read_text() == page(), "run: python -m linn.cli.reference cli > docs/reference/cli.md"
+    assert PAGE.read_text() == page(), "run: python tests/reference_pages cli > docs/reference/cli.md"
 
 
 def test_every_command_option_and_exit_code_is_documented() -> None:

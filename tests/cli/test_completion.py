@@ -10,10 +10,10 @@ from pathlib import Path
 import pytest
 from lost_consumer import decide_and_leave
 from open_transaction import open_transaction
+from reference_pages.commands import commands
 
 import linn.sync
 from linn.cli.completion import ANSWER_S
-from linn.cli.reference.commands import commands
 from linn.testing.process import BrokerProcess
 
 CHECKS = {"bash": ["bash", "-n"], "zsh": ["zsh", "-n"], "fish": ["fish", "--no-execute"]}

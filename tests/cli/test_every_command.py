@@ -8,11 +8,11 @@ import sys
 from pathlib import Path
 
 import pytest
+from reference_pages.commands import commands
 from typer.testing import CliRunner
 
 import linn
 from linn.cli.app import app
-from linn.cli.reference.commands import commands
 from linn.testing.process import BrokerProcess
 
 NOBODY = "linn://127.0.0.1:1"

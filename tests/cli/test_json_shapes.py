@@ -9,11 +9,11 @@ from typing import Any
 import pytest
 from lost_consumer import decide_and_leave
 from open_transaction import open_transaction
+from reference_pages.commands import commands
+from reference_pages.json_shapes import EACH_LINE, OPTIONAL, SHAPES
 from replying import replying
 
 import linn.sync
-from linn.cli.json_shape import EACH_LINE, OPTIONAL, SHAPES
-from linn.cli.reference.commands import commands
 from linn.core.batch.batch import RecordBatch
 from linn.core.batch.builder import build_from_records
 from linn.core.batch.record import Record

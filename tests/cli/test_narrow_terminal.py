@@ -12,9 +12,9 @@ from typing import Any
 import pytest
 from lost_consumer import decide_and_leave
 from open_transaction import open_transaction
+from reference_pages.commands import commands
 
 import linn.sync
-from linn.cli.reference.commands import commands
 from linn.cli.render.console import console
 from linn.cli.render.queue_table import STATES, print_queues
 from linn.testing.process import BrokerProcess

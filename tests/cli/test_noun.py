@@ -6,9 +6,9 @@ from typing import Any
 
 import pytest
 from lost_consumer import decide_and_leave
+from reference_pages.commands import commands
 
 from linn.cli.noun import Noun
-from linn.cli.reference.commands import commands
 from linn.sync import connect
 from linn.testing.process import BrokerProcess
 

@@ -5,8 +5,8 @@ from pathlib import Path
 
 import msgspec
 import pytest
+from reference_pages.settings import configuration_page, hooks, hooks_page
 
-from linn.cli.reference.settings import configuration_page, hooks, hooks_page
 from linn.core.config.decoder import meta_of
 from linn.core.config.service_tables import topic_tables
 from linn.core.config.tables import TABLES
@@ -19,12 +19,12 @@ REFERENCE = Path(__file__).parents[2] / "docs" / "reference"
 
 def test_the_configuration_page_is_what_the_settings_say() -> None:
     page = (REFERENCE / "configuration.md").read_text()
-    assert page == configuration_page(built_in()), "run: python -m linn.cli.reference configuration"
+    assert page == configuration_page(built_in()), "run: python tests/reference_pages configuration"
 
 
 def test_the_hooks_page_is_what_the_hookspecs_say() -> None:
     page = (REFERENCE / "hooks.md").read_text()
-    assert page == hooks_page(), "run: python -m linn.cli.reference hooks"
+    assert page == hooks_page(), "run: python tests/reference_pages hooks"
     assert all(f"\n## {hook}\n" in page for hook in hooks())
 
 

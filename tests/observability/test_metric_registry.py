@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 from metric_samples import samples
 from raw_client import ALWAYS, broker_on, connected, served, simulated
+from reference_pages.metrics import page
 
-from linn.cli.reference.metrics import page
 from linn.core.broker.broker import Broker
 from linn.core.loop.histogram import Histogram
 from linn.core.metrics.cluster import CLUSTER_METRICS
@@ -26,7 +26,7 @@ DOCUMENTED: list[Metric | ServiceMetric] = [*METRICS, *OF_SERVICES]
 
 
 def test_the_page_says_what_the_code_has() -> None:
-    assert PAGE.read_text(encoding="utf-8") == page(), "make it with: python -m linn.cli.reference metrics"
+    assert PAGE.read_text(encoding="utf-8") == page(), "make it with: python tests/reference_pages metrics"
 
 
 def test_every_metric_is_on_the_page_once() -> None:

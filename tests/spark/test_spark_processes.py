@@ -10,8 +10,8 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
+from reference_pages.json_shapes import SHAPES
 
-from linn.cli.json_shape import SHAPES
 from linn.testing.process import BrokerProcess
 from tests.spark.stand_in import Alive, stand_in
 

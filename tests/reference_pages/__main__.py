@@ -1,12 +1,15 @@
-"""`python -m linn.cli.reference cli|configuration|hooks|metrics` prints a page of docs/reference."""
+"""`python tests/reference_pages cli|configuration|hooks|metrics` prints a page of docs/reference."""
 
 from __future__ import annotations
 
 import argparse
 import sys
+from pathlib import Path
 
-from linn.cli.reference import commands, metrics, settings
+sys.path.insert(0, str(Path(__file__).parents[1]))  # As in a run of the tests, which use these modules as well.
+
 from linn.core.plugins.manager import built_in
+from reference_pages import commands, metrics, settings
 
 PAGES = {
     "cli": commands.page,
@@ -16,6 +19,6 @@ PAGES = {
 }
 
 if __name__ == "__main__":
-    parser = argparse.ArgumentParser(prog="python -m linn.cli.reference")
+    parser = argparse.ArgumentParser(prog="python tests/reference_pages")
     parser.add_argument("page", choices=PAGES)
     sys.stdout.write(PAGES[parser.parse_args().page]())

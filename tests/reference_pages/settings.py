@@ -1,6 +1,6 @@
 """docs/reference/configuration.md and hooks.md, rendered from the settings' structs and the hooks' docstrings.
 
-`python -m linn.cli.reference configuration` prints the first, `... hooks` the second.
+`python tests/reference_pages configuration` prints the first, `... hooks` the second.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ _INTRO = """# Configuration
 
 One TOML file configures a broker; `linn check FILE` shows the resulting configuration and all problems of the file.
 Without a file a broker has the defaults below. (This page is made from the help in the settings' structs:
-`python -m linn.cli.reference configuration`.)
+`python tests/reference_pages configuration`.)
 
 - **The unit stands in the value or in the key.** A key that ends in a unit (`_ms`, `_s`, `bytes`, `bytes_max`) takes a
   plain number in that unit, or text with a unit of its own (`"256MiB"`). Every other duration is text: `"14d"`,
@@ -44,7 +44,7 @@ Without a file a broker has the defaults below. (This page is made from the help
 
 _HOOKS_INTRO = """# Hooks
 
-(This page is made from `linn/core/plugins/hookspecs.py`: `python -m linn.cli.reference hooks`.)
+(This page is made from `linn/core/plugins/hookspecs.py`: `python tests/reference_pages hooks`.)
 """
 
 

@@ -1,4 +1,4 @@
-"""Generator of docs/reference/cli.md from the commands: `python -m linn.cli.reference cli`."""
+"""Generator of docs/reference/cli.md from the commands: `python tests/reference_pages cli`."""
 
 from __future__ import annotations
 
@@ -11,14 +11,14 @@ from typer.main import get_command
 
 from linn.cli.app import app
 from linn.cli.exit_code import MEANINGS
-from linn.cli.json_shape import EACH_LINE, SHAPES
 from linn.cli.noun import Verbs
+from reference_pages.json_shapes import EACH_LINE, SHAPES
 
 _SHAPE_CHARACTERS = 110
 _INTRO = """\
 # The command line
 
-This page is generated from the commands: `python -m linn.cli.reference cli`.
+This page is generated from the commands: `python tests/reference_pages cli`.
 
 `linn COMMAND --help` prints the same on a terminal; `python -m linn` is the same command. Commands that connect to a
 broker take its URL from `--url`, else from the environment variable `LINN_URL`, else `linn://127.0.0.1:5466`. URLs are

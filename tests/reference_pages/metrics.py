@@ -1,4 +1,4 @@
-"""docs/reference/metrics.md, rendered from the metrics themselves: `python -m linn.cli.reference metrics`."""
+"""docs/reference/metrics.md, rendered from the metrics themselves: `python tests/reference_pages metrics`."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from linn.core.ports.service import ServiceMetric
 _INTRO = f"""# Metrics
 
 The metrics of a broker, by their names in Prometheus. [Monitor a broker](../how-to/monitor.md) says how to read them.
-(This page is made from the metrics themselves: `python -m linn.cli.reference metrics`.)
+(This page is made from the metrics themselves: `python tests/reference_pages metrics`.)
 
 - A **counter** counts since the broker's start, from 0; a **gauge** is a current value; a **histogram** has buckets
   from {SECONDS[0]:g} to {SECONDS[-1]:g} seconds (NAME`_bucket`, NAME`_sum`, NAME`_count`).
