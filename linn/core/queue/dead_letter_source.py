@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 
 from linn.core.batch.record import LabelValue, Record
 from linn.core.env.env import Clock
-from linn.core.log.partition import Partition
 from linn.core.queue.dead_letter import (
     ATTEMPTS,
     ERROR,
@@ -24,28 +23,19 @@ from linn.core.queue.dead_letter import (
 from linn.core.queue.dead_letter_history import deaths_of, is_cycle, label_of, with_death
 from linn.core.queue.offset_ranges import OffsetRanges, Range
 from linn.core.queue.partition_queue import PartitionQueue
-from linn.core.queue.transfer import Numbers, Step
+from linn.core.queue.transfer import Numbers, TransferSource
 
 
-class DeadLetterSource:
-    """The port `TransferSource`, for one step."""
+class DeadLetterSource(TransferSource):
+    """The dead records of a queue."""
 
     def __init__(self, queue: PartitionQueue, numbers: Numbers, clock: Clock, routing_key: str | None = None) -> None:
         """`routing_key`: the key of all copies; None: each keeps its own."""
-        self.partition: Partition = queue.partition
-        self.numbers = numbers
-        self._queue = queue
+        super().__init__(queue, numbers)
         self._clock = clock
         self._routing_key = routing_key
         self._dead: dict[int, DeadRange] = {}
         """The records of the step, by offset."""
-
-    def begun(self) -> Step | None:
-        """See `TransferSource.begun`."""
-        found = self._queue.subscription.intended()
-        if not found or found[0].intent is None:
-            return None
-        return Step(self._noted(found), found[0].intent)
 
     def waiting(self, records_max: int) -> Sequence[Range]:
         """See `TransferSource.waiting`."""
@@ -56,26 +46,14 @@ class DeadLetterSource:
                 left -= found[-1].end - dead.first
         return self._noted(found)
 
-    def arranged(self, records: list[tuple[int, Record]]) -> list[tuple[int, Record]]:
-        """See `TransferSource.arranged`."""
-        return records
-
-    def _noted(self, found: Iterable[DeadRange]) -> Sequence[Range]:
+    def _noted(self, found: Sequence[DeadRange]) -> Sequence[Range]:
         self._dead = {offset: dead for dead in found for offset in range(dead.first, dead.end)}
-        return list(OffsetRanges([(dead.first, dead.end) for dead in found]))
+        return super()._noted(found)
 
     def intend(self, ranges: Sequence[Range], intent: Intent) -> None:
         """See `TransferSource.intend`."""
         for first, end in ranges:
             self._queue.subscription.intend(first, end, intent)
-
-    async def until_committed(self) -> None:
-        """See `TransferSource.until_committed`."""
-        await self._queue.log.until_committed()
-
-    def check_led(self) -> None:
-        """See `TransferSource.check_led`."""
-        self._queue.log.check_led()
 
     def rewritten(self, offset: int, record: Record) -> Record | None:
         """See `TransferSource.rewritten`. A copy has neither the delay nor the TTL of its record."""
@@ -103,10 +81,6 @@ class DeadLetterSource:
             **({ERROR: cause} if cause else {}),
         }
 
-    def dropped(self, records: int, reason: str) -> None:
-        """See `TransferSource.dropped`."""
-        self._queue.dead_letters.dropped[reason] += records
-
     def settle(self, ranges: Sequence[Range]) -> None:
         """See `TransferSource.settle`.
 
@@ -118,7 +92,3 @@ class DeadLetterSource:
         alone = list(OffsetRanges([(dead.first, min(dead.end, end)) for dead in lowest if dead.first < end]))
         for first, stop in [(ranges[0][0], end)] if alone == list(ranges) else ranges:
             queue.dead_lettered(first, stop)
-
-    def skip_to_start(self) -> None:
-        """See `TransferSource.skip_to_start`."""
-        self._queue.skip_to_start()

@@ -35,7 +35,7 @@ from linn.core.queue.id_rows import ROW_BYTES, IdRows, each_id_of, offset_in
 from linn.core.queue.offset_ranges import OffsetRanges, Range
 from linn.core.queue.partition_queue import PartitionQueue
 from linn.core.queue.time_index import RUN_RECORDS, TimeIndex
-from linn.core.queue.transfer import Numbers, Step
+from linn.core.queue.transfer import Numbers, TransferSource
 from linn.message_status import MessageState, ScheduledOutcome
 
 SCHEDULED_MAX = 1 << 22
@@ -327,23 +327,16 @@ class ScheduledQueue(PartitionQueue):
         self.log.flush_or_keep()
 
 
-class DueRecords:
-    """The port `TransferSource` of a timing log, for one step."""
+class DueRecords(TransferSource):
+    """The records of a timing log that are due."""
+
+    _queue: ScheduledQueue
 
     def __init__(self, queue: ScheduledQueue, numbers: Numbers) -> None:
-        self.partition = queue.partition
-        self.numbers = numbers
-        self._queue = queue
+        super().__init__(queue, numbers)
         self._taken: list[tuple[int, int]] = []
         self._dues: dict[int, int] = {}
         """The times of the records of the step, by offset, as they were published."""
-
-    def begun(self) -> Step | None:
-        """See `TransferSource.begun`."""
-        found = self._queue.subscription.intended()
-        if not found or found[0].intent is None:
-            return None
-        return Step(list(OffsetRanges([(dead.first, dead.end) for dead in found])), found[0].intent)
 
     def waiting(self, records_max: int) -> Sequence[Range]:
         """See `TransferSource.waiting`."""
@@ -368,30 +361,14 @@ class DueRecords:
         """See `TransferSource.intend`."""
         self._queue.begin_step(ranges, intent)
 
-    async def until_committed(self) -> None:
-        """See `TransferSource.until_committed`."""
-        await self._queue.log.until_committed()
-
-    def check_led(self) -> None:
-        """See `TransferSource.check_led`."""
-        self._queue.log.check_led()
-
     def rewritten(self, offset: int, record: Record) -> Record:
         """See `TransferSource.rewritten`. A record has no time any more once it has come."""
         self._dues[offset] = record.due_ms
         return replace(record, due_ms=0)
 
-    def dropped(self, records: int, reason: str) -> None:
-        """See `TransferSource.dropped`."""
-        self._queue.dead_letters.dropped[reason] += records
-
     def settle(self, ranges: Sequence[Range]) -> None:
         """See `TransferSource.settle`."""
         self._queue.end(ranges)
-
-    def skip_to_start(self) -> None:
-        """See `TransferSource.skip_to_start`."""
-        self._queue.skip_to_start()
 
 
 def _times_of(batch: RecordBatch) -> tuple[list[int], list[int]]:

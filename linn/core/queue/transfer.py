@@ -16,9 +16,10 @@ Laws:
 from __future__ import annotations
 
 import logging
+from abc import ABC, abstractmethod
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import replace
-from typing import NamedTuple, Protocol
+from typing import NamedTuple
 
 import trio
 
@@ -30,8 +31,9 @@ from linn.core.env.log_fields import log_fields
 from linn.core.errors.tree import BatchError, FormatUnknown, LinnError, MessageInvalid, Unroutable
 from linn.core.log.partition import Partition
 from linn.core.log.producers import SEQUENCE_END
-from linn.core.queue.dead_letter import Intent
+from linn.core.queue.dead_letter import DeadRange, Intent
 from linn.core.queue.offset_ranges import OffsetRanges, Range
+from linn.core.queue.partition_queue import PartitionQueue
 
 logger = logging.getLogger("linn.queue")
 
@@ -80,46 +82,60 @@ class Numbers:
         return intent
 
 
-class TransferSource(Protocol):
-    """A log that records leave, with the state that tells which ones."""
+class TransferSource(ABC):
+    """A queue that records leave, for one step."""
 
-    @property
-    def partition(self) -> Partition:
-        """The log."""
-
-    @property
-    def numbers(self) -> Numbers:
-        """The numbers of its steps."""
+    def __init__(self, queue: PartitionQueue, numbers: Numbers) -> None:
+        self.partition = queue.partition
+        self.numbers = numbers
+        self._queue = queue
 
     def begun(self) -> Step | None:
         """The step that was intended and is not settled; None: there is none."""
+        found = self._queue.subscription.intended()
+        if not found or found[0].intent is None:
+            return None
+        return Step(self._noted(found), found[0].intent)
 
+    def _noted(self, found: Sequence[DeadRange]) -> Sequence[Range]:
+        """The offsets of the records of the step."""
+        return list(OffsetRanges([(dead.first, dead.end) for dead in found]))
+
+    @abstractmethod
     def waiting(self, records_max: int) -> Sequence[Range]:
         """The records that are next, in the order in which they are read: at least one, unless none waits."""
 
     def arranged(self, records: list[tuple[int, Record]]) -> list[tuple[int, Record]]:
         """The records of a step with their offsets, in the order in which they are published, each time the same."""
+        return records
 
+    @abstractmethod
     def intend(self, ranges: Sequence[Range], intent: Intent) -> None:
         """Record that a step begins."""
 
     async def until_committed(self) -> None:
         """Wait until all that was recorded is committed. Raises StorageError, NotLeader."""
+        await self._queue.log.until_committed()
 
     def check_led(self) -> None:
         """Check that this broker still leads the log. Raises NotLeader."""
+        self._queue.log.check_led()
 
+    @abstractmethod
     def rewritten(self, offset: int, record: Record) -> Record | None:
         """The record to publish in place of a stored one; None: it goes in a cycle, and is dropped."""
 
     def dropped(self, records: int, reason: str) -> None:
         """Count records that can't be published."""
+        self._queue.dead_letters.dropped[reason] += records
 
+    @abstractmethod
     def settle(self, ranges: Sequence[Range]) -> None:
         """Settle records of the step, or records that are dropped."""
 
     def skip_to_start(self) -> None:
         """Forget records that the log no longer has."""
+        self._queue.skip_to_start()
 
 
 class StepLimits(NamedTuple):
