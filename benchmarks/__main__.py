@@ -31,6 +31,7 @@ from benchmarks.plan import Plan, quick_plan
 from benchmarks.publish import publish_lines
 from benchmarks.report import result_of, show, write_json
 from benchmarks.routing import routing_lines
+from benchmarks.schedule import schedule_lines
 from benchmarks.security import security_lines
 from benchmarks.servers import DiskTooFull
 from benchmarks.spark import spark_lines
@@ -51,6 +52,7 @@ GROUPS: dict[str, Callable[[Plan], Iterator[Line]]] = {
     "routing": routing_lines,
     "groups": group_lines,
     "orders": order_lines,
+    "schedule": schedule_lines,
     "exactly-once": exactly_once_lines,
     "spark": spark_lines,
     "cluster": cluster_lines,

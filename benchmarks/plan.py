@@ -114,6 +114,11 @@ class Plan:
     flood_records: int = 200_000
     waiting_records: int = 10_000_000
     """Records of a queue whose memory is measured."""
+    scheduled_records: int = 1_000_000
+    """Messages that wait for their time, whose memory is measured."""
+    schedule_rounds: int = 3
+    due_ms: int = 3_000
+    """Time in which 10 messages a millisecond are due."""
     routings: int = 2_000
     """Batches, or matches, of one run through an exchange."""
     spark_rounds: int = 5
@@ -154,6 +159,9 @@ def quick_plan(folder: Path) -> Plan:
         fair_jobs=20,
         flood_records=500,
         waiting_records=2_000,
+        scheduled_records=2_000,
+        schedule_rounds=1,
+        due_ms=50,
         routings=20,
         spark_rounds=1,
         spark_rows=20_000,
