@@ -526,7 +526,8 @@ struct LogNews {
   start     @1 :Int64;           # the leader's
   watermark @2 :Int64;
   batches   @3 :UInt16;          # how many of the frame's are this log's
-  producers @4 :Data;            # as in LogCut, of the records before start, if the follower was not sent all of these
+  producers @4 :Data;            # as in LogCut, of the records sent so far, if batches of a thinned log were among them
+  thinned   @5 :Int64;           # below it the leader has thinned the log
 }
 
 # A producer begins to write in a topic with a transaction.

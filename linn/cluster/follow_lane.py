@@ -61,12 +61,12 @@ class LinkFollowLane:
         news: list[LogNews[RecordBatch]] = []
         missing, first = set(self._logs), 0
         for each in told:
-            if each.log not in missing or each.start < 0 or each.watermark < 0:
+            if each.log not in missing or min(each.start, each.watermark, each.thinned) < 0:
                 raise self._distrusted(f"tells of log {each.log}, which is not followed, or tells it twice, or wrong")
             missing.remove(each.log)
             batches = answer.batches[first : first + each.batches]
             first += each.batches
-            news.append(LogNews(each.log, each.start, each.watermark, batches, each.producers))
+            news.append(LogNews(each.log, each.start, each.watermark, batches, each.producers, each.thinned))
         return news
 
     async def _ask(self, message: m.Message) -> Event:

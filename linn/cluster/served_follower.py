@@ -101,7 +101,8 @@ class ServedFollower:
                 batches = [batch for log in news for batch in log.batches]
                 assert len(batches) <= NEWS_BATCHES_MAX, "a frame has no more"
                 told = [
-                    m.LogNews(log.number, log.start, log.watermark, len(log.batches), log.producers) for log in news
+                    m.LogNews(it.number, it.start, it.watermark, len(it.batches), it.producers, it.thinned)
+                    for it in news
                 ]
                 self._responder.reply_with(correlation, m.Replicated(told), batches)
         finally:

@@ -366,7 +366,7 @@ class EngineConformance(CopyTests):
                 return [(offset, offset + 1) for offset in range(first, end) if offset in needed]
 
             for _ in range(2):
-                await log.thin(ranges, bounds[1])
+                await log.thin(ranges, bounds[1], trio.lowlevel.checkpoint)
                 left = values_by_offset(await read_through(log))
                 assert left.items() <= there.items()
                 assert needed <= left.keys()

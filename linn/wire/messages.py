@@ -493,6 +493,7 @@ class LogNews(Message):
     watermark: int
     batches: int = 0
     producers: bytes = b""
+    thinned: int = 0
 
 
 class Replicated(Message):

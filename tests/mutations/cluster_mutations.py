@@ -1,4 +1,4 @@
-"""Bugs in how clients follow the leaders of a cluster."""
+"""Bugs in how clients follow the leaders of a cluster, and followers a log that is thinned."""
 
 from __future__ import annotations
 
@@ -15,5 +15,27 @@ CLUSTER_MUTATIONS = (
         simulation="leaders",
         seed=4,
         says="lost the records from offset",
+    ),
+    Mutation(
+        name="a follower of a thinned log is not told its producers",
+        breaks="A replica that was sent thinned batches knows the producers of their records before it can lead.",
+        guarantee="What several brokers promise",
+        module="linn.core.replicas.follower_seat",
+        original="if any(batch.end_offset - batch.base_offset > batch.count for batch in batches):",
+        planted="if False:",
+        simulation="thinned replicas",
+        seed=0,
+        says="was stored again",
+    ),
+    Mutation(
+        name="thinning takes the end of an epoch",
+        breaks="The epochs of a thinned log are those of its batches.",
+        guarantee="What several brokers promise",
+        module="linn.storage_engines.segmented_log.thinning",
+        original="if batch.end_offset in ends:",
+        planted="if batch.end_offset == segment.end_offset:",
+        simulation="thinned replicas",
+        seed=1,
+        says="the batches are of other epochs",
     ),
 )

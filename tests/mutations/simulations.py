@@ -110,6 +110,7 @@ SIMULATIONS: dict[str, Callable[[], Run]] = {
     "priorities": partial(_ordered, "priority"),
     "transactions over brokers": partial(_over_brokers, "transactions_over_brokers_run"),
     "leaders": partial(_over_brokers, "leaders_run"),
+    "thinned replicas": partial(_over_brokers, "thinned_replicas_run"),
     "replica lives": _replica_lives,
     "thinned lives": _thinned_lives,
     "subscription in two phases": _two_phases,

@@ -259,9 +259,9 @@ STORAGE_MUTATIONS = (
         module="linn.storage_engines.segmented_log.thinning",
         original="""
             await copy.sync()
-            is_made = True
+            return True
         """,
-        planted="is_made = True",
+        planted="return True",
         simulation="thinned lives",
         seed=2,
         says="was durable, but the log ends at",

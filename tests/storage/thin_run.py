@@ -36,7 +36,7 @@ class ThinRun(CrashRun):
         self.unneeded.update(offset for offset in range(durable) if self.rng.random() < share)
         self.thinned_before = max(self.thinned_before, durable)
         size = self.log.size_bytes()
-        await self.log.thin(self.needed, durable)
+        await self.log.thin(self.needed, durable, trio.lowlevel.checkpoint)
         self.thinned += self.log.size_bytes() < size
         self.note()
 

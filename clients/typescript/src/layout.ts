@@ -311,13 +311,14 @@ export const STRUCTS = {
     },
   },
   LogNews: {
-    words: 3,
+    words: 4,
     pointers: 1,
     fields: {
       log: ["u32", 0],
       start: ["i64", 8],
       watermark: ["i64", 16],
       batches: ["u16", 4],
+      thinned: ["i64", 24],
     },
   },
   LogTable: {

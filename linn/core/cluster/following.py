@@ -33,7 +33,9 @@ class LogNews(NamedTuple, Generic[AnyBatch]):
     batches: Sequence[AnyBatch]
     """The next batches in order of their offsets, as they are stored; none: only the numbers are new."""
     producers: bytes = b""
-    """A snapshot of the producers of the records before `start`, if the follower was not sent all of these."""
+    """A snapshot of the producers of all records up to these batches, if the follower was not sent all of them."""
+    thinned: int = 0
+    """The offset below which the leader has thinned the log."""
 
 
 class FollowLane(Protocol):

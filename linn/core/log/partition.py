@@ -32,6 +32,7 @@ from linn.core.errors.replication import CopyMisplaced, NotLeader
 from linn.core.errors.tree import (
     DescriptorsExhausted,
     DiskFull,
+    OffsetOutOfRange,
     ProducersExceeded,
     ProtocolError,
     StorageError,
@@ -53,6 +54,7 @@ from linn.core.log.storage import (
     StoredBatch,
 )
 from linn.core.log.storage_stats import StorageStats
+from linn.core.log.thinning import Thinning
 from linn.core.log.transactions import OpenTransaction, Span
 from linn.core.log.watchers import Watchers
 
@@ -126,6 +128,7 @@ class Partition(ReadablePartition):
         self.id = id
         self._formats = formats if formats is not None else Formats()
         self.log = log
+        self.thinning = Thinning(log)
         self.leader_epoch = leader_epoch
         """The epoch of the leader; stamped on this broker's appends if it leads."""
         self.role = Role.OFFLINE if is_replicated else Role.ALONE
@@ -506,8 +509,17 @@ class Partition(ReadablePartition):
             await self.log.trim(before=min(start, end))
 
     async def cut(self, after: int) -> None:
-        """Drop the records from an offset on, which the leader does not have. Raises OffsetOutOfRange, StorageError."""
-        await self._replace_records(self.log.trim(after=after))
+        """Drop the records from an offset on, which the leader does not have; also those before it in the same batch.
+
+        The log then ends before the offset, which only a thinned batch covers that others have acknowledged before an
+        unclean election. Raises OffsetOutOfRange, StorageError.
+        """
+        try:
+            await self._replace_records(self.log.trim(after=after))
+        except OffsetOutOfRange:
+            batch, start = (await self.log.read(after, 1))[0], self.log.bounds()[0]
+            whole = self.log.trim(after=batch.base_offset) if batch.base_offset > start else self.log.restart_at(start)
+            await self._replace_records(whole)
 
     async def restart_at(self, start: int) -> None:
         """Drop all records, and go on at the leader's start, which lies beyond the end. Raises StorageError."""

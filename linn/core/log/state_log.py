@@ -35,6 +35,18 @@ WAITING_RECORD_BYTES = 48
 _READ_BYTES = 1 << 20
 
 
+async def read_committed(partition: Partition, offset: int, end: int) -> AsyncIterator[bytes]:
+    """The records of a state log from an offset up to a watermark, in order. Raises LogCorrupt, OffsetOutOfRange."""
+    while offset < end and (batches := await partition.read(offset, _READ_BYTES)):
+        for batch in batches:
+            for index in range(batch.count):
+                value = batch.value(index)
+                if value is None:
+                    raise LogCorrupt(f"{partition.id} holds a record without a value")
+                yield value
+            offset = batch.end_offset
+
+
 class StateLog:
     """The log of a state machine's encoded events."""
 
@@ -81,18 +93,11 @@ class StateLog:
         self.committed = self.partition.committed
         offset, end = self.partition.log.bounds()
         assert self.committed.offset == end, "a new leader replays a log when everything in it is committed"
-        while offset < end:
-            batches = await self.partition.read(offset, _READ_BYTES)
+        async for value in read_committed(self.partition, offset, end):
             self.check_led()
-            for batch in batches:
-                for index in range(batch.count):
-                    value = batch.value(index)
-                    if value is None:
-                        raise LogCorrupt(f"{self.partition.id} holds a record without a value")
-                    # If the log begins with a snapshot, as it usually does, this is it.
-                    self._snapshot_bytes = self._snapshot_bytes or len(value)
-                    yield value
-                offset = batch.end_offset
+            # If the log begins with a snapshot, as it usually does, this is it.
+            self._snapshot_bytes = self._snapshot_bytes or len(value)
+            yield value
 
     def append(self, events: bytes) -> int:
         """Append one record; returns the offset after it. Raises NotLeader, StorageError: nothing was stored."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple, Protocol
 
@@ -17,6 +17,10 @@ from linn.core.loop.memory_budget import MemoryShare
 
 READ_BATCHES_MAX = 256
 """Limit of the batches of one read: checking each takes 3 us, so that a read takes at most a millisecond."""
+
+
+Needed = Callable[[int, int], Sequence[tuple[int, int]]]
+"""Returns the ranges of offsets within [first, end) whose records are needed, ascending."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -196,17 +200,18 @@ class PartitionLog(Protocol):
         """
         return ()
 
-    async def thin(self, needed: Callable[[int, int], Sequence[tuple[int, int]]], before: int) -> None:
+    async def thin(self, needed: Needed, before: int, commit: Callable[[], Awaitable[None]]) -> bool:
         """Free the space of records before an offset that are not needed, where they are many; their offsets become
-        gaps, and no other record's offset changes.
+        gaps, and no other record's offset changes. Returns whether some was freed.
 
-        `needed` returns the ranges within [first, end) whose records have to stay; others need not stay later either.
+        `needed` returns the ranges within [first, end) whose records have to stay; others need not stay later either,
+        once `commit`, which is awaited before they go, has returned. The last record of each leader epoch stays.
         Called from time to time, by one task. Crash: the log has the former batches or the thinned ones, whole.
         Cancellation: as a crash.
 
-        Raises LogClosed, SyncFailed, StorageError.
+        Raises LogClosed, SyncFailed, StorageError; what `commit` raises, and then nothing more is freed.
         """
-        return
+        return False
 
     def first_stored(self) -> int:
         """The smallest offset that may be the start when the log is opened again, even after a crash."""

@@ -14,3 +14,5 @@ TRANSIENT_LEVEL = 3
 """Topics may end with the node that holds them."""
 SCHEDULE_LEVEL = 3
 """Records are delayed, and their logs replicated."""
+THIN_LEVEL = 3
+"""The logs of topics with replicas are thinned."""

@@ -227,6 +227,8 @@ class PartitionQueue:
         that queue keeps how records ended.
         """
         self.trimming.trims = trims
+        if not trims:
+            self.partition.thinning.before = 0  # Followers keep what is settled from now on.
         self.subscription.keeps_endings = endings and not self.name
         if not self.subscription.keeps_endings:
             self.subscription.forget_endings(self.partition.log.bounds()[1])

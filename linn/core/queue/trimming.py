@@ -15,7 +15,7 @@ from collections.abc import Callable
 from linn.core.delivery.consumer import do_nothing
 from linn.core.env.env import Spawn
 from linn.core.errors.tree import LinnError, StorageError, SyncFailed
-from linn.core.log.partition import Partition, Role
+from linn.core.log.partition import Partition
 from linn.core.queue.lease import Lease
 from linn.core.queue.subscription import SharedSubscription
 from linn.core.queue.subscription_log import SubscriptionLog, about
@@ -66,7 +66,7 @@ class Trimming:
         self._log = log
         self._handovers = handovers
         self._spawn = spawn
-        self._is_running = self._is_thinning = False
+        self._is_running = False
 
     def begin_if_due(self) -> None:
         """Trim in the background if it is worth it."""
@@ -88,29 +88,23 @@ class Trimming:
         return self._unneeded_before(log.settled_durably() if log.is_replicated else subscription.settled_before())
 
     def begin_thinning_if_due(self) -> None:
-        """Have settled records dropped behind unsettled ones, in the background, if there are any.
-
-        Only of a log without replicas: a follower would not know the producers of batches that it never had.
-        """
+        """Have settled records dropped behind unsettled ones, in the background, if there are any."""
         partition, end = self._partition, self._partition.stable_offset
-        if self._is_thinning or not self.trims or partition.role is not Role.ALONE or not self._log.is_open:
+        is_allowed = self.trims and partition.leads and partition.thinning.is_allowed
+        if not is_allowed or partition.thinning.is_running or not self._log.is_open:
             return
         if end - self._subscription.settled_before() > self._subscription.unsettled_count(end):
-            self._is_thinning = True
             self._spawn(self._thin)
 
     async def _thin(self) -> None:
         try:
-            await self._log.until_committed()
             before = self._unneeded_before(self._partition.stable_offset)
-            await self._partition.log.thin(self._subscription.unsettled, before)
+            await self._partition.thinning.run(self._subscription.unsettled, before, self._log.until_committed)
         except SyncFailed:
             raise
         except LinnError as error:
             if self._log.is_open:
                 logger.warning("%(partition)s is not thinned: %(error)s", about(self._partition, error))
-        finally:
-            self._is_thinning = False
         self.on_room()
 
     async def trim_now(self) -> None:

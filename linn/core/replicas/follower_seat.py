@@ -1,6 +1,7 @@
 """A follower of a topic at its leader: the records that it was sent, and the watermarks that it was told.
 
-Law: a seat lasts for one epoch of the leader, and until its node follows anew.
+Laws: a seat lasts for one epoch of the leader, and until its node follows anew. Thinned batches have no producer: a
+follower that was sent some is told the producers before it can be in sync.
 """
 
 from __future__ import annotations
@@ -11,6 +12,8 @@ from typing import Protocol
 import trio
 
 from linn.core.batch.batch import RecordBatch
+from linn.core.batch.steps import run_steps
+from linn.core.batch.thinning import can_be_thinned, thin_steps
 from linn.core.cluster.following import NEWS_BATCHES_MAX, LogNews
 from linn.core.env.env import Clock
 from linn.core.errors.replication import NotLeader
@@ -66,8 +69,10 @@ class TopicSeat:
         self._checked: set[int] = set()
         """Logs whose first records here were read and checked. Later ones are sent from their files as they are: if the
         follower finds one damaged it follows again, and the leader finds the damage itself."""
-        self._told: dict[int, tuple[int, int]] = {}
-        """(start, watermark) of each log, as told last."""
+        self._unsure: set[int] = set()
+        """Logs of which the follower was not sent all records since it was told their producers."""
+        self._told: dict[int, tuple[int, int, int]] = {}
+        """(start, watermark, end of the thinned part) of each log, as told last."""
         self._told_s = float("-inf")
         self._changed = dict.fromkeys(matches)
         """Logs about which there may be news."""
@@ -116,10 +121,9 @@ class TopicSeat:
             if partition is None or number not in self._sent:
                 del self._changed[number]
                 continue
-            start, end = partition.log.bounds()
-            if self._sent[number] < end:
+            if self._sent[number] < partition.log.bounds()[1]:
                 return True, True
-            if self._told.get(number) != (start, partition.high_watermark):
+            if self._told.get(number) != _numbers(partition):
                 has_numbers = True
             else:
                 del self._changed[number]
@@ -151,16 +155,17 @@ class TopicSeat:
         if partition is None or number not in self._sent:
             return None
         start, end = partition.log.bounds()
-        offset, producers = max(self._sent[number], start), b""
         if start > self._sent[number]:
-            producers, self._sent[number] = _producers(self._replica.logs, number, start), start
+            self._sent[number] = start
+            self._unsure.add(number)
+        offset, producers = self._sent[number], b""
         batches: list[RecordBatch | StoredBatch] = []
         if offset < end:
             if number in self._checked:
                 batches = list(partition.log.read_nowait(offset, bytes_max))
             if not batches:
                 try:
-                    batches = list(await partition.read_log(offset, bytes_max))
+                    batches += await self._read_from(number, partition, offset, bytes_max)
                 except OffsetOutOfRange:
                     return None  # Dropped meanwhile: the start is told next.
                 self._checked.add(number)
@@ -170,17 +175,38 @@ class TopicSeat:
                 return None
             if batches:
                 self._sent[number] = batches[-1].end_offset
-        told = start, partition.high_watermark
+            if any(batch.end_offset - batch.base_offset > batch.count for batch in batches):
+                self._unsure.add(number)
+        if number in self._unsure and self._sent[number] >= partition.high_watermark:
+            self._unsure.discard(number)
+            producers = _producers(self._replica.logs, number, self._sent[number])
+        told = start, *_numbers(partition)[1:]
         if not batches and not producers and self._told.get(number) == told:
             return None
         self._told[number] = told
-        return LogNews(number, *told, batches, producers)
+        return LogNews(number, *told[:2], batches, producers, told[2])
+
+    async def _read_from(self, number: int, partition: Partition, offset: int, bytes_max: int) -> Sequence[RecordBatch]:
+        """Read batches of which the first begins at an offset. Raises as `PartitionLog.read`; BatchMalformed.
+
+        Thinning moves the ends of batches: a follower that stopped at one may go on within another, and gets a part.
+        """
+        batches = await partition.read_log(offset, bytes_max)
+        if not batches or batches[0].base_offset >= offset or not can_be_thinned(batches[0]):
+            return batches
+        self._unsure.add(number)
+        first, span = RecordBatch(batches[0].message), (offset, batches[0].end_offset)
+        return [run_steps(thin_steps(first, [span], *span)) or first, *batches[1:]]
 
     def leave(self) -> None:
         """See `FollowerSeat.leave`."""
         if not self._has_left:
             self.end()
             self._replica.left(self, self._leader, self._node, self._session)
+
+
+def _numbers(partition: Partition) -> tuple[int, int, int]:
+    return partition.log.bounds()[0], partition.high_watermark, partition.thinning.before
 
 
 def _producers(logs: Mapping[int, Partition], number: int, before: int) -> bytes:

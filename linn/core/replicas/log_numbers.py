@@ -62,6 +62,11 @@ def is_data(number: int) -> bool:
     return number >> KIND_BITS in (0, _BESIDE[timing_topic])
 
 
+def events_of(number: int) -> int:
+    """The number of the log with the events of the records in a data log."""
+    return number + (1 << KIND_BITS)
+
+
 def subscription_of(number: int) -> int:
     """The number of the named subscription to which a log belongs; 0: it belongs to none."""
     kind = number >> KIND_BITS

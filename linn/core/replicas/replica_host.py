@@ -27,6 +27,10 @@ class ReplicaHost(Protocol):
     def session(self) -> str:
         """The present session of this node; "": it has none."""
 
+    @property
+    def thins(self) -> bool:
+        """Whether all brokers of the cluster know how to follow a thinned log."""
+
     def spawn(self, task: Callable[[], Awaitable[None]]) -> None:
         """Run a background task."""
 

@@ -29,6 +29,7 @@ from linn.core.errors.tree import LinnError, LogCorrupt, StorageError, SyncFaile
 from linn.core.log.replication.events import ChangeIsr, LogTable
 from linn.core.log.storage import PartitionId
 from linn.core.loop.waiting import first_of
+from linn.core.metadata.levels import THIN_LEVEL
 from linn.core.replicas.departure import CATCH_UP_S, Departure
 from linn.core.replicas.replication_counts import ReplicationCounts
 from linn.core.replicas.topic_replica import TopicReplica
@@ -88,6 +89,11 @@ class Replication:
     def session(self) -> str:
         """See `ReplicaHost.session`."""
         return self._node.session
+
+    @property
+    def thins(self) -> bool:
+        """See `ReplicaHost.thins`."""
+        return self._node.view.state.level >= THIN_LEVEL
 
     # --- replicas ----------------------------------------------------------------------------------------------------
 

@@ -22,7 +22,7 @@ from linn.core.cluster.view import BackOff
 from linn.core.env.env import Clock
 from linn.core.env.log_fields import log_fields
 from linn.core.errors.metadata import MetadataError, MetadataUnknown, RevisionConflict
-from linn.core.errors.replication import NotEnoughReplicas, NotLeader
+from linn.core.errors.replication import CopyMisplaced, NotEnoughReplicas, NotLeader
 from linn.core.errors.tree import LinnError, ProtocolError, StorageError, SyncFailed
 from linn.core.log.partition import Partition
 from linn.core.log.replication.events import (
@@ -45,6 +45,7 @@ from linn.core.log.replication.leader import Leader
 from linn.core.log.replication.replica import Replica
 from linn.core.log.storage import PartitionId, PartitionLog
 from linn.core.replicas.follower_seat import TopicSeat
+from linn.core.replicas.follower_thinning import FollowerThinning
 from linn.core.replicas.log_numbers import id_of, is_data, number_of, subscription_of
 from linn.core.replicas.replica_host import ReplicaHost
 from linn.core.topics.change import sync_names
@@ -76,6 +77,7 @@ class TopicReplica:
         self._host = host
         self._plain: dict[int, PartitionLog] = {}
         self._rules = Replica(host.number, host.session, self._plain, topic.settings.min_in_sync or 1)
+        self._thinning = FollowerThinning(topic, self.logs, host.clock.monotonic)
         self._part: PartView | None = None
         self._seats: dict[int, TopicSeat] = {}
         """Followers by node."""
@@ -115,6 +117,7 @@ class TopicReplica:
         if found is not None:
             return found
         partition = await self.topic.make_log(id, is_replicated=True)
+        partition.thinning.is_allowed = self._host.thins
         partition.on_closed, partition.on_damaged = partial(self._closed, number), self._damaged
         self.logs[number], self._plain[number] = partition, partition.log
         leader, follower = self.leader, self._rules.follower
@@ -149,9 +152,12 @@ class TopicReplica:
 
     async def enforce_retention(self) -> None:
         """Let the logs of a follower do their housekeeping. Raises StorageError."""
-        if not self._serves:
-            for partition in list(self.logs.values()):
+        for partition in list(self.logs.values()):
+            partition.thinning.is_allowed = self._host.thins
+            if not self._serves:
                 await partition.enforce_retention(self.clock.now_ms())
+        if self._thinning.is_due:
+            self._host.spawn(self._thinning.run)
         for seat in list(self._seats.values()):
             for number in self.logs:
                 seat.tell(number)
@@ -554,6 +560,8 @@ class TopicReplica:
                 text = "%(partition)s: its records %(first)d to %(last)d are cut off, as its leader lacks them"
                 logger.warning(text, {"partition": str(partition.id), "first": match.at, "last": bounds[1] - 1})
                 await partition.cut(match.at)
+                if partition.log.bounds()[1] < match.at:
+                    raise CopyMisplaced(f"{partition.id} was cut before {match.at}, and has to be compared again")
             elif not isinstance(match, Cut) and bounds != (match.at, match.at):
                 await partition.restart_at(match.at)
             if match.producers:
@@ -568,10 +576,12 @@ class TopicReplica:
         if news.start > end:
             with self._changing():
                 await partition.restart_at(news.start)
-                if news.producers:
-                    await partition.know_producers(news.producers)
         if news.batches:
             partition.append_copy(news.batches)
+        if news.producers:
+            with self._changing():
+                await partition.know_producers(news.producers)
+        self._thinning.tell(news.number, news.thinned)
         if news.start > start:
             with self._changing():
                 await partition.follow_start(news.start)

@@ -17,7 +17,7 @@ Laws:
 from __future__ import annotations
 
 import logging
-from collections.abc import AsyncIterator, Iterator, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Sequence
 from contextlib import asynccontextmanager, contextmanager, suppress
 
 import trio
@@ -29,6 +29,7 @@ from linn.api import (
     Env,
     LogClosed,
     LogStatistics,
+    Needed,
     OffsetOutOfRange,
     PartitionLog,
     Producers,
@@ -47,7 +48,7 @@ from linn.storage_engines.segmented_log.retention import count_to_drop
 from linn.storage_engines.segmented_log.segment import Segment
 from linn.storage_engines.segmented_log.segments import Segments
 from linn.storage_engines.segmented_log.settings import SegmentedLogSettings
-from linn.storage_engines.segmented_log.thinning import Needed, is_worth_it, thin_copy
+from linn.storage_engines.segmented_log.thinning import is_worth_it, thin_copy
 
 logger = logging.getLogger("linn.storage")
 
@@ -112,11 +113,6 @@ class SegmentedLog(PartitionLog):
         if cut and tail is not None:
             await recovery.cut()
         return tail
-
-    async def _recover_again(self) -> None:
-        recovery = self._new_recovery()
-        await recovery.examine()
-        await self._take_over(recovery)
 
     async def _take_over(self, recovery: Recovery) -> None:
         recovered = await recovery.mend()
@@ -471,21 +467,23 @@ class SegmentedLog(PartitionLog):
                 raise OffsetOutOfRange(f"no batch of {self._folder} begins at offset {after}")
             await self._cut(Checkpoint(self._start, min(self._durable, after), cut=after))
 
-    async def thin(self, needed: Needed, before: int) -> None:
-        """Thin as the port says: see `thinning`. The log works on meanwhile."""
-        for segment in self._segments.finished:
-            if segment.end_offset > before or self._refusal is not None:
-                return
+    async def thin(self, needed: Needed, before: int, commit: Callable[[], Awaitable[None]]) -> bool:
+        """Thin as the port says: see `thinning`. The log works on meanwhile; if it is cut, this ends."""
+        segments, has_thinned = self._segments, False
+        for segment in segments.finished:
+            if segment.end_offset > before or self._refusal is not None or self._segments is not segments:
+                break
             if is_worth_it(segment, needed):
-                copy = await thin_copy(self._disk, segment, needed, self._settings.index_interval_bytes)
-                self._segments.touch(segment)
-                if copy is not None:
-                    await self._replace(segment, copy)
+                about = needed, commit, dict(self.facts.epochs.rows()).values(), self._settings.index_interval_bytes
+                copy = await thin_copy(self._disk, segment, *about)
+                segments.touch(segment)
+                has_thinned = (copy is not None and await self._replace(segment, copy)) or has_thinned
+        return has_thinned
 
-    async def _replace(self, segment: Segment, copy: Segment) -> None:
+    async def _replace(self, segment: Segment, copy: Segment) -> bool:
         async with self._working():
             if not self._segments.replace(segment, copy):
-                return
+                return False
             self._size_bytes += copy.size_bytes - segment.size_bytes
             self.facts.transactions.hide_all_but(segment.base_offset, segment.end_offset, copy.needed_max)
             await self._disk.sync_dir(self._folder)
@@ -493,6 +491,7 @@ class SegmentedLog(PartitionLog):
                 await copy.write_index()
             await self._keep_facts()  # With the number of records that are left.
         await self._count_dead()
+        return True
 
     async def restart_at(self, start: int) -> None:
         """Drop everything as the port says. Cancellation: the log takes no more work, and the next opening finishes."""
@@ -511,7 +510,9 @@ class SegmentedLog(PartitionLog):
         self._noted = None
         await self._checkpoint_file.write(checkpoint)
         self._segments.shut()
-        await self._recover_again()
+        recovery = self._new_recovery()
+        await recovery.examine()
+        await self._take_over(recovery)
         self._refusal = None
 
     async def enforce_retention(
