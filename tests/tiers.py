@@ -85,6 +85,7 @@ WHERE = {
     "spark/test_output_folder.py": "system",
     "spark/test_spark_connect.py": "system",
     "spark/test_kafka_oracle.py": "soak",
+    "spark/test_restored_checkpoint.py": "system",
     "spark/test_spark_source.py": "test",
     "spark/test_write_job.py": "test",
     "spark/test_spark_cluster.py": "system",

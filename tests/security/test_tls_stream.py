@@ -88,8 +88,8 @@ async def received(stream: TlsStream, size: int) -> bytes:
 @pytest.mark.parametrize("room", [1, 1000, 40_000, 1 << 20])
 async def test_bytes_are_encrypted_once_however_little_is_taken_at_a_time(room: int) -> None:
     server, narrow, client = await pair_of(room)
-    content = bytes(range(256)) * 1000
-    left = behind([content[:10], content[10:100_000], content[100_000:]], 0)
+    content = bytes(range(256)) * (1000 if room > 1 else 300)
+    left = behind([content[:10], content[10:50_000], content[50_000:]], 0)
     found = bytearray()
 
     async def read() -> None:
