@@ -23,12 +23,12 @@ if __name__ == "__main__":
     sys.path[:0] = [str(Path(__file__).parents[1]), str(Path(__file__).parents[1] / "broker")]
 
 import trio
-from broker_world import BrokerWorld, SimBroker, broker_world, until_led
+from broker_world import BrokerWorld, broker_world, until_led
 from cluster_world import until
 from committed_records import CommittedRecords
 from faulty_clients import Consumer, GroupReader, Producer, Told, Worker
 from raw_client import RawClient
-from replicas_seen import agree, in_sync
+from replicas_seen import agree, holders, is_whole
 from trouble import ALL_FAULTS, Trouble, run_named
 
 from linn.testing.deterministic import run_simulation
@@ -122,7 +122,7 @@ class ClusterRun:
 
     async def _until_available(self) -> None:
         """Wait until all replicas are in sync, and each client has got on."""
-        await until(lambda: all(self._is_whole(name) for name in TOPICS), QUIET_S)
+        await until(lambda: all(is_whole(self.brokers, name, self.replicas) for name in TOPICS), QUIET_S)
         before = [list(it.counts) for it in self.producers.values()]
         delivered = [it.delivered for it in self.queues.values()]
 
@@ -137,20 +137,8 @@ class ClusterRun:
 
         await until(go_on, QUIET_S)
 
-    def _holders(self, name: str) -> list[SimBroker]:
-        """The brokers that hold a topic."""
-        cluster, topic = self.brokers[0].broker.cluster, self.brokers[0].broker.topics.get(name)
-        part = (
-            cluster.view.state.parts.get(f"parts/{topic.id}/0") if cluster is not None and topic is not None else None
-        )
-        return [it for it in self.brokers if part is not None and it.number in part.replicas]
-
-    def _is_whole(self, name: str) -> bool:
-        holders = self._holders(name)
-        return len(holders) == self.replicas and all(len(in_sync(it, name)) == self.replicas for it in self.brokers)
-
     async def _check(self) -> None:
-        await until(lambda: all(agree(self._holders(name), name) for name in TOPICS), QUIET_S)
+        await until(lambda: all(agree(holders(self.brokers, name), name) for name in TOPICS), QUIET_S)
         await self.committed.look()
         self.committed.check_epochs()
         leaders = await until_led(self.brokers, *TOPICS)

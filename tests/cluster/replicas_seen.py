@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from broker_world import SimBroker
 
 from linn.core.replicas.replication import Replication
@@ -25,6 +27,18 @@ def in_sync(broker: SimBroker, name: str = "t") -> tuple[int, ...]:
     assert cluster is not None
     part = cluster.view.state.parts.get(f"parts/{topic.id}/0") if topic is not None else None
     return part.isr if part is not None else ()
+
+
+def holders(brokers: Sequence[SimBroker], name: str) -> list[SimBroker]:
+    """The brokers that hold a topic, as the first one knows it."""
+    cluster, topic = brokers[0].broker.cluster, brokers[0].broker.topics.get(name)
+    part = cluster.view.state.parts.get(f"parts/{topic.id}/0") if cluster is not None and topic is not None else None
+    return [it for it in brokers if part is not None and it.number in part.replicas]
+
+
+def is_whole(brokers: Sequence[SimBroker], name: str, replicas: int) -> bool:
+    """Whether a topic has so many replicas, and all brokers know that they are in sync."""
+    return len(holders(brokers, name)) == replicas and all(len(in_sync(it, name)) == replicas for it in brokers)
 
 
 def marks(broker: SimBroker, name: str) -> dict[int, tuple[int, int, int]]:

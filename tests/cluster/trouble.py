@@ -281,6 +281,26 @@ class Trouble:
                 self._world.env.world.sever(broker.env.name, other.env.name)
         return mend_nothing
 
+    async def is_isolated(self, broker: SimBroker) -> Mend:
+        """Cut a broker from the store and from all others, but not from its clients."""
+        self._world.store.cut(broker.env.name)
+        for other in self._brokers:
+            if other is not broker:
+                self._world.env.world.cut(broker.env.name, other.env.name)
+
+        def heal() -> None:
+            self._world.store.heal(broker.env.name)
+            for other in [self._world, *self._brokers]:
+                self._world.env.world.heal(broker.env.name, other.env.name)
+
+        return heal
+
+    async def hears_nothing(self, broker: SimBroker) -> Mend:
+        """Do the same, and hold back the requests of its clients, as if the process were stopped for a while."""
+        heal = await self.is_isolated(broker)
+        self._world.env.world.cut_one_way(self._world.env.name, broker.env.name)
+        return heal
+
     # --- operators ---------------------------------------------------------------------------------------------------
 
     async def topic_moves(self, broker: SimBroker) -> Mend:

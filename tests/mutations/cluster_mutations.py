@@ -1,8 +1,10 @@
-"""Bugs in how clients follow the leaders of a cluster, and followers a log that is thinned."""
+"""Bugs in how clients follow the leaders of a cluster, and followers a log that is thinned; and of queues there."""
 
 from __future__ import annotations
 
 from mutation import Mutation
+
+_QUEUES = "queues over brokers"
 
 CLUSTER_MUTATIONS = (
     Mutation(
@@ -37,5 +39,16 @@ CLUSTER_MUTATIONS = (
         simulation="thinned replicas",
         seed=1,
         says="the batches are of other epochs",
+    ),
+    Mutation(
+        name="an ack is answered before other brokers have it",
+        breaks="A record that was acked is not delivered again, whichever broker leads.",
+        guarantee="At least once",
+        module="linn.core.log.state_log",
+        original="self.committed = self.partition.committed",
+        planted="self.committed = self.partition.durable",
+        simulation=_QUEUES,
+        seed=1,
+        says="was delivered after its settlement was confirmed",
     ),
 )

@@ -111,6 +111,7 @@ SIMULATIONS: dict[str, Callable[[], Run]] = {
     "transactions over brokers": partial(_over_brokers, "transactions_over_brokers_run"),
     "leaders": partial(_over_brokers, "leaders_run"),
     "thinned replicas": partial(_over_brokers, "thinned_replicas_run"),
+    "queues over brokers": partial(_over_brokers, "queues_run"),
     "replica lives": _replica_lives,
     "thinned lives": _thinned_lives,
     "subscription in two phases": _two_phases,
