@@ -8,6 +8,7 @@ from raw_client import ALWAYS, RawClient, after_power_loss, broker_on, connected
 
 from linn.core.broker.broker import Broker
 from linn.core.queue.partition_queue import PartitionQueue
+from linn.protocols.capnp.subscriber import LINGER_CREDIT_MIN, RELEASE_LINGER_S
 from linn.testing.sim_env import SimEnv
 from linn.wire import messages as m
 
@@ -185,3 +186,17 @@ async def test_where_there_are_no_leases_offsets_have_to_be_named(client: RawCli
         if verdict == m.Verdict.READY:
             refused = ["delivery.wrong_kind"]
         assert await settle(client, once, whole(1, verdict, 1)) == refused
+
+
+@pytest.mark.parametrize(("credit", "waits"), [(LINGER_CREDIT_MIN - 1, False), (LINGER_CREDIT_MIN, True)])
+@served("[topics.t]\n")
+async def test_few_workers_get_their_next_record_at_once_and_a_large_credit_waits_for_more_acks(
+    client: RawClient, credit: int, waits: bool
+) -> None:
+    await client.publish("t", ["v"] * (credit + 1))
+    subscription = (await client.call(m.Subscribe("t", credit=credit))).subscription
+    delivery_id = (await client.delivery()).message.delivery_id
+    began = trio.current_time()
+    assert await settle(client, subscription, m.Settlement(0, delivery_id, 0, 1, ACK, 0)) == []
+    await client.delivery()
+    assert (trio.current_time() - began >= RELEASE_LINGER_S) == waits

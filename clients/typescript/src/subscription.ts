@@ -153,6 +153,8 @@ export class Subscription implements PushHandler, Settler {
   #buffered = 0;
   /** How often the application has had to wait. */
   #waits = 0;
+  /** Whether the application waits for records. */
+  #isAwaited = false;
   #open: Settling[] = [];
   readonly #unanswered = new Set<Settling>();
   #flushTimer: NodeJS.Timeout | undefined;
@@ -364,6 +366,7 @@ export class Subscription implements PushHandler, Settler {
   waits(): void {
     this.flush();
     this.#waits += 1;
+    this.#isAwaited = true;
     const adaptive = this.#adaptive;
     if (adaptive === undefined || !this.alive) return;
     this.#adapt(adaptive);
@@ -383,6 +386,7 @@ export class Subscription implements PushHandler, Settler {
   /** It waits no longer. */
   waited(): void {
     this.#waits += 1;
+    this.#isAwaited = false;
     clearTimeout(this.#starvedTimer);
     this.#adaptive?.resumed(performance.now());
   }
@@ -465,8 +469,14 @@ export class Subscription implements PushHandler, Settler {
       if (before === undefined || settling.first < before) this.positions.set(delivery.partition, settling.first);
       this.owner.dropUnwanted();
     }
-    if (this.#open.length >= SETTLINGS_MAX || this.#countOf(settling) >= this.#chunk) this.flush();
+    if (this.#open.length >= SETTLINGS_MAX || this.#countOf(settling) >= this.#chunk || this.#hurries()) this.flush();
     else this.#flushTimer ??= setTimeout(() => this.flush(), SETTLE_LINGER_MS);
+  }
+
+  /** Whether settlements leave at once: the application waits for what the broker sends when it has them. Beside
+   * unanswered ones they wait to be joined. */
+  #hurries(): boolean {
+    return this.leased && this.#isAwaited && this.#unanswered.size === 0;
   }
 
   /** Send all settlements that wait. */
@@ -527,6 +537,7 @@ export class Subscription implements PushHandler, Settler {
       if (verdict === "nack" && this.kind === "group") this.positions.delete(delivery.partition);
     }
     this.#finish(open, error);
+    if (this.#open.length > 0 && this.#hurries()) this.flush();
   }
 
   #finish(settlings: readonly Settling[], error: LinnError | undefined): void {

@@ -425,6 +425,22 @@ test("ranges of any number are looked up by halves", () => {
 
 // --- consuming -------------------------------------------------------------------------------------------------------
 
+test("an ack leaves at once while the application waits, and later ones wait for its answer", async () => {
+  const peer = await peerWith({ ...QUEUE, settle: () => undefined });
+  const client = await connected(peer);
+  const consumer = await client.consumer("q");
+  deliver(peer, 9n, [batchAt(10, 4)]);
+  const [a, b, c] = [...(await consumer.nextBatch())!];
+  const next = consumer.nextBatch();
+  await caughtUp(client, peer); // The consumer waits by now.
+  for (const message of [a, b, c]) void message!.ack();
+  const settles = await peer.hears("settle", 2);
+  const ranges = settles.map(({ message }) => message.content.entries.map(({ first, end }) => [first, end]));
+  assert.deepEqual(ranges, [[[10n, 11n]], [[11n, 13n]]]);
+  deliver(peer, 10n, [batchAt(14, 1)]);
+  await next;
+});
+
 test("settlements of one turn go together, joined where they adjoin", async () => {
   const peer = await peerWith(QUEUE);
   const consumer = await (await connected(peer)).consumer("q");

@@ -114,6 +114,7 @@ class Consumer(Running, Subscribing):
         self._handed_in_a_row = 0
         self._news = 0
         """Counter of events that the next step must handle: an error, the end, a batch that is no longer wanted."""
+        self._waiting = 0
         self._errors: list[LinnError] = []
         self._closed, self._entered = True, False
         self._changed: anyio.Event | None = None
@@ -417,7 +418,11 @@ class Consumer(Running, Subscribing):
                 raise again(self._broken)
             for subscription in self._subscriptions:
                 subscription.waits()
-            await self._wait()
+            self._waiting += 1
+            try:
+                await self._wait()
+            finally:
+                self._waiting -= 1
             for subscription in self._subscriptions:
                 subscription.waited()
 

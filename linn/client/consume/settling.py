@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Awaitable, Callable, Generator, Iterable, Sequence
-from typing import Any, Self
+from typing import Any, Protocol, Self
 
 import anyio
 import anyio.lowlevel
@@ -17,8 +17,10 @@ import anyio.lowlevel
 from linn.client.arguments import U32_MAX, checked_number
 from linn.client.connection.answer import again
 from linn.core.batch.batch import RecordBatch
-from linn.core.errors.tree import DeliveryNotCurrent, LinnError
-from linn.wire.messages import WHOLE_LEASE, Deliver, Phase, Settlement, Verdict
+from linn.core.errors.codes import error_from_code
+from linn.core.errors.tree import ConnectionLost, DeliveryNotCurrent, LinnError
+from linn.wire.messages import WHOLE_LEASE, Deliver, Message, Phase, Settlement, Verdict
+from linn.wire.messages import Settled as SettledMessage
 
 OPEN, SENT, DONE = range(3)
 SETTLES_NOTHING = (Verdict.EXTEND, Verdict.RELEASE, Verdict.READY)
@@ -278,3 +280,43 @@ def lease_over(delivery: Delivery) -> DeliveryNotCurrent:
     """Make the error of a settlement that comes too late."""
     text = f"the lease of delivery {delivery.delivery_id} is over; the broker delivers its records again"
     return DeliveryNotCurrent(text)
+
+
+class Settler(Protocol):
+    """The subscription that has sent settlements."""
+
+    alive: bool
+
+    def answered(self, settlings: list[PendingSettlement], error: LinnError | None) -> None:
+        """Handle the broker's answer to settlements, all accepted or all refused."""
+
+    def lost(self, settlings: list[PendingSettlement]) -> None:
+        """Make settlements void that were sent over a connection that is lost."""
+
+
+class SettleRequest:
+    """The caller of one Settle."""
+
+    __slots__ = ("_entries", "_subscription")
+
+    def __init__(self, subscription: Settler, entries: list[list[PendingSettlement]]) -> None:
+        self._subscription = subscription
+        self._entries = entries
+
+    def answered(self, message: Message, batches: list[RecordBatch]) -> None:
+        """Pass on what the broker said of each entry."""
+        refused: dict[int, LinnError] = {}
+        if isinstance(message, SettledMessage):
+            refused = {refusal.entry: error_from_code(refusal.code, refusal.text) for refusal in message.refused}
+        for index, settlings in enumerate(self._entries):
+            self._subscription.answered(settlings, refused.get(index))
+
+    def failed(self, error: LinnError) -> None:
+        """Refuse all, or make them void with the connection."""
+        if not self._subscription.alive:
+            return  # They are void.
+        for settlings in self._entries:
+            if isinstance(error, ConnectionLost):
+                self._subscription.lost(settlings)
+            else:
+                self._subscription.answered(settlings, error)

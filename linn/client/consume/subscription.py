@@ -32,6 +32,7 @@ from linn.client.consume.settling import (
     Delivery,
     PendingSettlement,
     Settled,
+    SettleRequest,
     check_ms,
     is_late,
     latest_commits,
@@ -44,7 +45,7 @@ from linn.client.consume.settling import (
 from linn.client.consume.start_position import Read
 from linn.core.batch.batch import RecordBatch
 from linn.core.errors.codes import error_from_code
-from linn.core.errors.tree import ConnectionLost, LinnError, SubscriptionWrongKind
+from linn.core.errors.tree import LinnError, SubscriptionWrongKind
 from linn.wire import messages
 from linn.wire.messages import ConsumerKind, Credit, Deliver, Message, Settle, Subscribed, Unsubscribe, Verdict
 
@@ -64,6 +65,8 @@ class Subscriber(Protocol):
     """Consumer that subscriptions deliver to. Its methods are private because the class is public."""
 
     _check_loop: Callable[[], None]
+    _waiting: int
+    """Tasks that wait for records."""
 
     def _on_subscribed(self, subscription: Subscription) -> None:
         """Add a subscription that the broker has made."""
@@ -438,12 +441,21 @@ class Subscription:
         self.last_ack = settling if verdict == Verdict.ACK else None
         if is_set_back:
             self._consumer._set_back(delivery.partition)
-        if settling.count >= self._chunk and not (self.leased and is_late(settling, self.monotonic())):
+        is_due = settling.count >= self._chunk or self._hurries
+        if is_due and not (self.leased and is_late(settling, self.monotonic())):
             self.flush()  # A late settlement waits for its caller, which may be about to await the refusal.
         elif not self._flush_planned:
             self._flush_planned = True
             self._consumer._later(SETTLE_LINGER_S, self._flush_as_planned)
         return settling
+
+    @property
+    def _hurries(self) -> bool:
+        """Whether settlements leave at once: the application waits for what the broker sends when it has them.
+
+        Beside unanswered ones they wait to be joined, so that many tasks which settle do not send a frame each.
+        """
+        return self.leased and self._consumer._waiting > 0 and not self._unanswered
 
     def _flush_as_planned(self) -> None:
         self._flush_planned = False
@@ -467,7 +479,7 @@ class Subscription:
         for settling in settlings:
             settling.state = SENT
             self._unanswered[settling] = None
-        request = _SettleRequest(self, [settled for _, settled in entries])
+        request = SettleRequest(self, [settled for _, settled in entries])
         self.connection.ask(request, Settle(self.id, [entry for entry, _ in entries], with_reasons(entries)))
 
     def _count_settled(self, settlings: list[PendingSettlement]) -> None:
@@ -520,6 +532,8 @@ class Subscription:
             if settling.verdict == Verdict.NACK:
                 self.positions.set_back_done(settling.delivery.partition)
         self._finish(settlings, error)
+        if self._open and self._hurries:
+            self.flush()
 
     def _finish(self, settlings: list[PendingSettlement], error: LinnError | None) -> None:
         for settling in settlings:
@@ -570,29 +584,3 @@ class UnsubscribeRequest(Answer):
         """End the subscription."""
         self._subscription.end()
         super().answered(message, batches)
-
-
-class _SettleRequest:
-    """The caller of one Settle."""
-
-    __slots__ = ("_entries", "_subscription")
-
-    def __init__(self, subscription: Subscription, entries: list[list[PendingSettlement]]) -> None:
-        self._subscription = subscription
-        self._entries = entries
-
-    def answered(self, message: Message, batches: list[RecordBatch]) -> None:
-        refused: dict[int, LinnError] = {}
-        if isinstance(message, messages.Settled):
-            refused = {refusal.entry: error_from_code(refusal.code, refusal.text) for refusal in message.refused}
-        for index, settlings in enumerate(self._entries):
-            self._subscription.answered(settlings, refused.get(index))
-
-    def failed(self, error: LinnError) -> None:
-        if not self._subscription.alive:
-            return  # They are void.
-        for settlings in self._entries:
-            if isinstance(error, ConnectionLost):
-                self._subscription.lost(settlings)
-            else:
-                self._subscription.answered(settlings, error)

@@ -30,6 +30,8 @@ from linn.wire.connection import frames_of, frames_to
 CREDIT_MAX = 1 << 31
 RELEASE_LINGER_S = 0.005
 """Time for which a small part of the credit waits for more releases; otherwise each ack would push a single record."""
+LINGER_CREDIT_MIN = 64
+"""Credit from which on it waits: with less, jobs are so few or so slow that each consumer waits for its next one."""
 
 
 class Subscriber:
@@ -100,9 +102,9 @@ class Subscriber:
         return self._credit - self.consumer.held
 
     async def _linger(self) -> None:
-        """Wait a moment until at least half of the credit is available."""
+        """Wait a moment until at least half of a large credit is available."""
         with trio.move_on_after(RELEASE_LINGER_S):
-            while 0 < 2 * self._left() < self._credit:
+            while self._credit >= LINGER_CREDIT_MIN and 0 < 2 * self._left() < self._credit:
                 await self._until_woken()
 
     def _tell_lost(self, partition: int, delivery_id: int) -> None:
