@@ -5,8 +5,8 @@ from __future__ import annotations
 import inspect
 import json
 from collections import deque
-from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
-from contextlib import asynccontextmanager
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Sequence
+from contextlib import asynccontextmanager, contextmanager
 from functools import cache
 from importlib.metadata import EntryPoint
 from typing import Any
@@ -52,8 +52,18 @@ def _installed() -> Sequence[EntryPoint]:
     return tuple(installed())
 
 
-def configured(text: str, head: str = HEAD, plugins: Sequence[object] = ()) -> tuple[Config, PluginManager]:
-    """A configuration, and the plugins that it was checked against."""
+@cache
+def _configured(text: str) -> tuple[Config, PluginManager]:
+    # Neither keeps anything of a broker, and simulations start hundreds with the same text.
+    source = TomlSource(text, "test.toml")
+    manager = PluginManager(plugin_settings(source), _installed())
+    return load_config(source, manager), manager
+
+
+def configured(text: str, head: str = HEAD, plugins: Sequence[Any] = ()) -> tuple[Config, PluginManager]:
+    """A configuration, and the plugins that it was checked against: installed ones and, as entry points, `plugins`."""
+    if not plugins:
+        return _configured(head + LISTENER + text)
     source = TomlSource(head + LISTENER + text, "test.toml")
     manager = PluginManager(plugin_settings(source), [*_installed(), *plugins])
     return load_config(source, manager), manager
@@ -73,6 +83,22 @@ async def after_power_loss(env: SimEnv, text: str) -> SimEnv:
     env = env.restart()
     await damaged_logs(*configured(text), env, cut=True)
     return env
+
+
+@contextmanager
+def unsynced(env: SimEnv, folder: str) -> Iterator[None]:
+    """Let no file of a folder be synced, without an error: its disk is slow."""
+    sync_node = env.disk.sync_node
+
+    async def slow(operation: str, path: str, node: Any) -> None:
+        await trio.sleep(1000 if f"/{folder}/" in path else 0)
+        await sync_node(operation, path, node)
+
+    env.disk.sync_node = slow  # type: ignore[method-assign]
+    try:
+        yield
+    finally:
+        del env.disk.sync_node
 
 
 def records(values: Sequence[str | bytes], **properties: Any) -> RecordBatch:

@@ -8,15 +8,29 @@ from uuid import UUID
 import pytest
 import schedule_run
 import trio
-from raw_client import RawClient, Refused, broker_on, connected, records, served, simulated
+from raw_client import (
+    ALWAYS,
+    RawClient,
+    Refused,
+    after_power_loss,
+    broker_on,
+    connected,
+    records,
+    served,
+    simulated,
+    unsynced,
+)
 
 from linn.api import InterceptorKind, hookimpl
 from linn.core.batch.batch import RecordBatch
 from linn.core.batch.builder import build_from_records, edit_batch
 from linn.core.batch.record import Record
 from linn.core.broker.broker import Broker
-from linn.core.errors.tree import MessageInvalid
+from linn.core.errors.tree import MessageInvalid, StorageError
+from linn.core.log.partition import Partition
 from linn.core.queue.dead_letter import Intent
+from linn.core.topics.timing_logs import timing_topic
+from linn.testing.deterministic import run_simulation
 from linn.testing.sim_env import SimEnv
 from linn.wire import messages as m
 
@@ -350,6 +364,69 @@ async def test_questions_about_no_record_are_refused(client: RawClient) -> None:
     for due_ms in (0, 253_402_300_800_000):
         with pytest.raises(Refused, match=r"config\.invalid"):
             await changed(client, "move", "0/0", due_ms=due_ms)
+
+
+@simulated
+async def test_nothing_leaves_before_a_start_knows_all_that_waits(env: SimEnv, monkeypatch: pytest.MonkeyPatch) -> None:
+    async with broker_on(env, STREAM):
+        await publish(await connected(env), ["old"], delay_ms=1_000)
+    env.clock.jump(60_000)
+    read_log, slow_until = Partition.read_log, trio.current_time() + 3
+
+    async def slow(self: Partition, offset: int, bytes_max: int) -> list[RecordBatch]:
+        if (self.id.topic, offset) == (timing_topic("t"), 0) and trio.current_time() < slow_until:
+            raise StorageError("the disk does not answer")
+        return await read_log(self, offset, bytes_max)
+
+    monkeypatch.setattr(Partition, "read_log", slow)
+    async with broker_on(env, STREAM) as broker:
+        client = await connected(env)
+        await publish(client, ["new"], due_ms=env.clock.now_ms() - 1)
+        await trio.sleep(1)
+        assert ends(broker) == [0]
+        await trio.sleep(5)
+        assert await client.fetch("t") == ["old", "new"]
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_a_duplicate_stands_for_a_delayed_record_only_once_it_is_stored_for_good(seed: int) -> None:
+    text, id = ALWAYS + STREAM + 'dedup = "1h"\n', UUID(int=1)
+
+    async def work(env: SimEnv) -> None:
+        async with broker_on(env, text):
+            client = await connected(env)
+            await publish(client, ["a"], id=id, delay_ms=1_000)
+            with unsynced(env, "t"), trio.move_on_after(5) as waits:
+                await publish(client, ["a"], id=id)
+            assert waits.cancelled_caught
+            env.crash()
+
+    async def scenario(env: SimEnv) -> None:
+        await env.run_until_death(work)
+        env = await after_power_loss(env, text)
+        async with broker_on(env, text):
+            await trio.sleep(5)
+            assert await (await connected(env)).fetch("t") == ["a"]
+
+    run_simulation(seed, scenario)
+
+
+@served('[topics.t]\ndead_letter = "dead"\n[topics.dead]\norder = "key"\n')
+async def test_records_that_were_moved_keep_the_order_of_their_keys(client: RawClient) -> None:
+    await publish(client, ["a", "b"], key=b"k", delay_ms=1_000)
+    await trio.sleep(2)
+    await client.administer("topic.alter", name="t", settings={"order": "key"})
+    for topic in ("t", "dead"):
+        subscription = (await client.call(m.Subscribe(topic))).subscription
+        for _ in range(2):
+            event = await client.pull(subscription, 10, wait_max_ms=2_000)
+            assert sum(batch.count for batch in event.batches) == 1, "one of a key at a time"
+            if topic == "t":
+                await client.settle(subscription, event, m.Verdict.REJECT)
+            else:
+                await trio.sleep(1)
+                assert not (await client.pull(subscription, 10)).batches
+                break
 
 
 @pytest.mark.parametrize("seed", range(30))

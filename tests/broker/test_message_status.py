@@ -10,7 +10,18 @@ from uuid import UUID
 
 import pytest
 import trio
-from raw_client import ALWAYS, RawClient, Refused, after_power_loss, broker_on, connected, served, simulated
+from raw_client import (
+    ALWAYS,
+    RawClient,
+    Refused,
+    after_power_loss,
+    broker_on,
+    connected,
+    served,
+    simulated,
+    unsynced,
+    values,
+)
 from seeds import tiered
 from test_dedup import send, with_ids
 from test_transactions import Owner
@@ -18,6 +29,8 @@ from test_transactions import Owner
 from linn.core.batch.builder import build_from_records
 from linn.core.batch.record import Record
 from linn.core.topics import message_index
+from linn.core.topics.message_index import index_topic
+from linn.core.topics.shared_entry import OWN_QUEUE, state_topic
 from linn.message_status import IDS_MAX
 from linn.testing.deterministic import run_simulation
 from linn.testing.sim_env import SimEnv
@@ -414,3 +427,84 @@ def publish_and_lose_the_end(seed: int) -> None:
 @pytest.mark.parametrize("seed", tiered(range(8), 2))
 def test_an_id_leads_to_no_other_record_after_a_loss_of_power(seed: int) -> None:
     publish_and_lose_the_end(seed)
+
+
+# --- what a run and a mark wait for -----------------------------------------------------------------------------------
+
+
+def trim_and_lose_power(seed: int) -> None:
+    """Settled records wait for the log of their ids, and power is lost before that is synced."""
+    text, ids = ALWAYS + "segment_bytes_max = 4096\n" + QUEUE, range(60)
+
+    async def work(env: SimEnv) -> None:
+        async with broker_on(env, text):
+            client = await connected(env)
+            with unsynced(env, index_topic("t")):
+                for id in ids:
+                    record = Record(value=bytes(300), id=UUID(int=id))
+                    await client.call(m.Publish("t"), [build_from_records([record], base_id=0)])
+                assert len(await client.taken("t")) == len(ids)
+                await trio.sleep(15)
+            env.crash()
+
+    async def scenario(env: SimEnv) -> None:
+        assert await env.run_until_death(work)
+        env = await after_power_loss(env, text)
+        async with broker_on(env, text):
+            assert await status(await connected(env), *ids) == ["settled"] * len(ids), "an id outlives its record"
+
+    with small_runs():
+        run_simulation(seed, scenario)
+
+
+def acknowledge_and_lose_power(seed: int) -> None:
+    """Records are acked, and power is lost before that is synced; then they are rejected."""
+    text, ids = ALWAYS + QUEUE.replace("7d", "600s"), range(4)
+
+    async def work(env: SimEnv) -> None:
+        async with broker_on(env, text):
+            client = await connected(env)
+            await send(client, with_ids(*ids))
+            subscription = (await client.call(m.Subscribe("t"))).subscription
+            event = await client.pull(subscription)
+            with unsynced(env, state_topic(OWN_QUEUE, "t")):
+                with trio.move_on_after(1) as waits:
+                    await client.settle(subscription, event)
+                assert waits.cancelled_caught, "an ack is not answered before it is durable"
+                await send(await connected(env), with_ids(*range(10, 20)))  # A run is due, and a mark.
+                await trio.sleep(1)
+            env.crash()
+
+    async def scenario(env: SimEnv) -> None:
+        assert await env.run_until_death(work)
+        env = await after_power_loss(env, text)
+        async with broker_on(env, text):
+            client = await connected(env)
+            subscription = (await client.call(m.Subscribe("t"))).subscription
+            event = await client.pull(subscription, len(ids), wait_max_ms=500)
+            rejected = list(map(int, values(event.batches)))
+            await client.settle(subscription, event, REJECT)
+            await client.taken("t")
+            await trio.sleep(100)
+            found = await status(await connected(env), *ids)
+            assert found == [("dead rejected" if id in rejected else "settled") for id in ids], "none ended otherwise"
+
+    with small_runs():
+        run_simulation(seed, scenario)
+
+
+@served(QUEUE)
+async def test_a_message_is_aborted_also_while_its_id_leaves_the_memory(env: SimEnv, client: RawClient) -> None:
+    with small_runs(), unsynced(env, index_topic("t")):
+        owner = await Owner.open(client)
+        await owner.publish("t", ["1"], id=UUID(int=1))
+        await owner.end(commit=False)
+        await send(client, with_ids(*range(2, 12)))
+        await trio.sleep(1)
+        assert await status(client, 1, 2) == ["aborted", "stored"]
+
+
+@pytest.mark.parametrize("seed", range(2))
+def test_ids_and_endings_outlive_records_only_once_they_are_durable(seed: int) -> None:
+    trim_and_lose_power(seed)
+    acknowledge_and_lose_power(seed)

@@ -305,7 +305,8 @@ class MessageIndex:
         """Begin a run of the ids of records below an offset, if there are any."""
         if end > self._sealed_end:
             hides = self.partition.transactions.hides
-            aborted = [(first, stop) for first, stop, write in self.writes.take(0, end) if hides(write)]
+            self.writes.take(0, self._sealed_end)  # Those of this run stay until it is written, as their ids do.
+            aborted = [(first, stop) for first, stop, write in self.writes.pieces(0, end) if hides(write)]
             self._unwritten, self._written = _Unwritten(self._open.chunks, end, aborted), 0
             self._open, self._bytes, self._is_asked = IdRows(), 0, False
 
