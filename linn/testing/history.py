@@ -40,6 +40,8 @@ class TopicPromise:
     """Whether retention or overflow may drop unsettled records."""
     grows: bool = False
     """Whether partitions were added, after which a key may go to another partition."""
+    is_in_order: bool = True
+    """Whether the lowest offset is delivered first: it has no other order."""
 
 
 class DeadLabels(NamedTuple):

@@ -226,7 +226,7 @@ class QueueDeliveries:
     def _check_place(self, key: Key, nack: Settlement, deliveries: list[tuple[Entry, Delivered]]) -> None:
         """Check that a record returned without delay comes before records that were never delivered."""
         promise, asked, answer = self._lives.topics[key[0][0]], nack.event, nack.answer
-        if promise.redelivery_delay_ms or asked.ms or self._is_inexact(key[0][0]):
+        if promise.redelivery_delay_ms or asked.ms or self._is_inexact(key[0][0]) or not promise.is_in_order:
             return
         assert answer is not None
         attempt = next((event.attempt for _, event in deliveries if event.delivery_id == asked.delivery_id), 0)
@@ -289,6 +289,8 @@ class QueueDeliveries:
             if event.attempt == 1:
                 runs[(event.topic, event.partition), event.life].append((entry, event))
         for (place, _), run in runs.items():
+            if not self._lives.topics[place[0]].is_in_order:
+                continue
             run.sort(key=lambda one: (one[1].delivery_id, one[1].first))
             for (first, one), (second, other) in pairwise(run):
                 may_be_released = second.at_s >= self._released_s.get(place[0], math.inf)

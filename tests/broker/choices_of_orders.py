@@ -41,11 +41,11 @@ def check_choice(
     if not all(offset in values for offset in (*granted, *left, *in_flight)):
         return found
     if isinstance(ordering.order, PriorityOrder):
-        return found + _by_priority(granted, left, values)
+        return found + _by_priority(granted, left, values, len(ordering.order._lanes) - 1)
     if isinstance(ordering.order, KeyOrder):
         return found + _by_key(granted, left, in_flight, values)
     if isinstance(ordering.order, FairOrder) and not subscription.dead_count:
-        return found + _by_tenant(granted, left, in_flight, values)
+        return found + _by_tenant(granted, left, in_flight, values, ordering.order._weights)
     return found
 
 
@@ -54,8 +54,8 @@ def _by_offset(granted: list[int], ready: Mapping[int, int]) -> list[str]:
     return [f"fifo: {passed} are before {granted[0]}"] if passed else []
 
 
-def _by_priority(granted: list[int], left: list[int], values: Mapping[int, str]) -> list[str]:
-    levels = {offset: int(values[offset].split("/")[1]) for offset in (*granted, *left)}
+def _by_priority(granted: list[int], left: list[int], values: Mapping[int, str], top: int) -> list[str]:
+    levels = {offset: min(int(values[offset].split("/")[1]), top) for offset in (*granted, *left)}
     level = levels[granted[0]]
     higher = [offset for offset in left if levels[offset] > level]
     older = [offset for offset in left if levels[offset] == level and offset < granted[-1]]
@@ -72,7 +72,13 @@ def _by_key(granted: list[int], left: list[int], in_flight: Collection[int], val
     return [f"key: {busy} of one key are in flight, {older} are older"] if busy or older or twice else []
 
 
-def _by_tenant(granted: list[int], left: list[int], in_flight: Collection[int], values: Mapping[int, str]) -> list[str]:
+def _by_tenant(
+    granted: list[int],
+    left: list[int],
+    in_flight: Collection[int],
+    values: Mapping[int, str],
+    weights: Mapping[str, int],
+) -> list[str]:
     tenants = {offset: values[offset].split("/")[2] for offset in (*granted, *left, *in_flight)}
     before, taken = Counter(tenants[it] for it in in_flight), Counter(tenants[it] for it in granted)
     waiting = {tenants[offset] for offset in left}
@@ -80,7 +86,7 @@ def _by_tenant(granted: list[int], left: list[int], in_flight: Collection[int], 
         f"fair: {one} got {count} and had {before[one]}, {other} waits with {before[other] + taken[other]}"
         for one, count in taken.items()
         for other in waiting
-        if before[one] + count - 1 > before[other] + taken[other]
+        if (before[one] + count - 1) * weights.get(other, 1) > (before[other] + taken[other]) * weights.get(one, 1)
     ]
     older = [offset for offset in left for one in granted if tenants[offset] == tenants[one] and offset < one]
     return found + ([f"fair: {older} are older"] if older else [])

@@ -55,6 +55,9 @@ VALUES = {0: "0/1/a/0", 1: "0/5/b/1", 2: "0/5/a/2", 3: "0/0/-/3", 4: "0/0/-/4"}
         (FairOrder(OrderOptions()), [2], [0], False),
         (FairOrder(OrderOptions()), [0, 2], [], False),
         (FairOrder(OrderOptions()), [2, 1, 3], [], False),
+        (PriorityOrder(OrderOptions(levels=2)), [0, 1, 2], [], True),
+        (FairOrder(OrderOptions()), [1, 3, 4], [0], True),
+        (FairOrder(OrderOptions(weights={"a": 4})), [1, 3, 4], [0], False),
     ],
 )
 def test_a_wrong_choice_is_found(

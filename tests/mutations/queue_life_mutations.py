@@ -20,10 +20,10 @@ QUEUE_LIFE_MUTATIONS = (
         planted="""
         if kept is not None:
             self._subscription.apply(kept)
-            self._subscription.expire(self._partition._clock.now_ms() / 1000)
+            self._subscription.expire(self._clock.monotonic())
         """,
         simulation=_LIVES,
-        seed=0,
+        seed=2,
         says="a replay gives the same state",
     ),
     Mutation(
@@ -34,7 +34,7 @@ QUEUE_LIFE_MUTATIONS = (
         original="for level in range(len(self._lanes) - 1, -1, -1):",
         planted="for level in range(len(self._lanes)):",
         simulation=_LIVES,
-        seed=1,
+        seed=2,
         says="priority: ",
     ),
     Mutation(
@@ -45,7 +45,7 @@ QUEUE_LIFE_MUTATIONS = (
         original="self.load = self.in_flight / self.weight",
         planted="self.load = 0.0",
         simulation=_LIVES,
-        seed=0,
+        seed=26,
         says="fair: ",
     ),
     Mutation(
@@ -56,7 +56,7 @@ QUEUE_LIFE_MUTATIONS = (
         original="self.order.hold(held, held_classes)",
         planted="pass",
         simulation=_LIVES,
-        seed=33,
+        seed=26,
         says="key: ",
     ),
     Mutation(
@@ -67,7 +67,7 @@ QUEUE_LIFE_MUTATIONS = (
         original="self.follow(end(*held) if is_commit else give_up(*held, self.clock.monotonic()))",
         planted="self.follow(end(*held) if is_commit or give_up is None else end(*held))",
         simulation=_LIVES,
-        seed=12,
+        seed=5,
         says="what was confirmed is delivered, dead, or dropped by its limit",
     ),
     Mutation(
@@ -78,7 +78,7 @@ QUEUE_LIFE_MUTATIONS = (
         original="consumer.repeats.extend(self._decided_to(name))",
         planted="consumer.repeats.extend([it for other in ('ann', 'bob') for it in self._decided_to(other)])",
         simulation=_LIVES,
-        seed=14,
+        seed=4,
         says="to its holder alone",
     ),
 )

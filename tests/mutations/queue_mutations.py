@@ -289,6 +289,47 @@ QUEUE_MUTATIONS = (
         says="is unknown",
     ),
     Mutation(
+        name="a step of due records that is stored again has more of them",
+        breaks="A delayed record comes once, whatever crashes.",
+        guarantee="Delayed messages",
+        module="linn.core.queue.scheduled_queue",
+        original="return Step(list(OffsetRanges([(dead.first, dead.end) for dead in found])), found[0].intent)",
+        planted="""
+        due = [(offset, offset + 1) for _, offset in self._queue.take_due(100)]
+        return Step(list(OffsetRanges([*[(dead.first, dead.end) for dead in found], *due])), found[0].intent)
+        """,
+        simulation="queue lives",
+        seed=86,
+        says="all is settled in the end",
+    ),
+    Mutation(
+        name="a status forgets records that go before their ids are stored",
+        breaks="A message is known until it has ended for the time of `status`, whether or not its record is there.",
+        guarantee="Status of messages",
+        module="linn.core.topics.message_index",
+        original="""
+        await self.log.make_durable()
+        self._runs.append(Run(self.log.partition.log.bounds()[1] - CHUNKS - 1, run.end))
+        """,
+        planted="""
+        self._runs.append(Run(self.log.partition.log.bounds()[1] - CHUNKS - 1, run.end))
+        """,
+        simulation="trimmed statuses",
+        seed=1,
+        says="an id outlives its record",
+    ),
+    Mutation(
+        name="a status takes an ack that was lost for the end",
+        breaks="The status of a message follows from what is durable.",
+        guarantee="Status of messages",
+        module="linn.core.topics.message_index",
+        original="low, now_ms = queue.log.settled_durably(), self._clock.now_ms()",
+        planted="low, now_ms = queue.subscription.settled_before(), self._clock.now_ms()",
+        simulation="lost acks",
+        seed=0,
+        says="none ended otherwise",
+    ),
+    Mutation(
         name="one delivery more than max_deliveries",
         breaks="A record that is returned after `max_deliveries` attempts goes to the dead-letter topic.",
         guarantee=_DEAD,

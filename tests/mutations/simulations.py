@@ -41,6 +41,8 @@ _RUNS = {
     "ids in transactions": ("broker", "test_dedup", "end_and_publish_again"),
     "ids of lost records": ("broker", "test_message_status", "publish_and_lose_the_end"),
     "statuses": ("broker", "test_message_status", "live_and_lose_power"),
+    "trimmed statuses": ("broker", "test_message_status", "trim_and_lose_power"),
+    "lost acks": ("broker", "test_message_status", "acknowledge_and_lose_power"),
     "overflow": ("broker", "test_overflow", "overflow_and_lose_power"),
     "queue lives": ("broker", "queue_life", "walk"),
     "sharing": ("broker", "sharing_run", "share"),

@@ -36,6 +36,20 @@ class _Subscription:
     generation: int = 0
 
 
+def _runs_of(event: Event) -> dict[int, list[str]]:
+    """The values of a delivery by runs of offsets, each by its first: of a queue with an order it has gaps."""
+    found: dict[int, list[str]] = {}
+    first = end = -1
+    for batch in event.batches:
+        for place, record in enumerate(batch.records()):
+            offset = batch.offset(place)
+            if offset != end:
+                first = offset
+            found.setdefault(first, []).append((record.value or b"").decode())
+            end = offset + 1
+    return found
+
+
 class RawConsumer:
     """A consumer that subscribes again whenever it has left or was removed."""
 
@@ -148,45 +162,49 @@ class RawConsumer:
         """Tell the history of a delivery."""
         deliver = event.message
         assert isinstance(deliver, m.Deliver)
-        values = tuple((record.value or b"").decode() for batch in event.batches for record in batch.records())
+        runs = _runs_of(event)
         granted_after_s = self._asked_s
         if self.plan.mode == "push":
-            granted_after_s = min([self._allowed.popleft() if self._allowed else 0.0 for _ in values])
+            count = sum(map(len, runs.values()))
+            granted_after_s = min([self._allowed.popleft() if self._allowed else 0.0 for _ in range(count)])
             if subscription.lease_ms:  # Its settlement or its end makes room, before there is a Credit.
                 ends_s = granted_after_s + subscription.lease_ms / 1000
-                self._allow(len(values), min(ends_s, trio.current_time()))
-        self.world.history.add(
-            Delivered(
-                self._life,
-                subscription.name,
-                self.plan.topic,
-                deliver.partition,
-                event.batches[0].base_offset,
-                values,
-                0 if self.plan.group else deliver.delivery_id,
-                deliver.attempt,
-                granted_after_s,
-                self.plan.group,
-                subscription.generation,
-                self.plan.shared,
+                self._allow(count, min(ends_s, trio.current_time()))
+        for first, values in runs.items():
+            self.world.history.add(
+                Delivered(
+                    self._life,
+                    subscription.name,
+                    self.plan.topic,
+                    deliver.partition,
+                    first,
+                    tuple(values),
+                    0 if self.plan.group else deliver.delivery_id,
+                    deliver.attempt,
+                    granted_after_s,
+                    self.plan.group,
+                    subscription.generation,
+                    self.plan.shared,
+                )
             )
-        )
         return event
 
     # --- settling ---
 
     async def _deal_with(self, client: RawClient, subscription: _Subscription, event: Event) -> None:
-        first, end = event.batches[0].base_offset, event.batches[-1].end_offset
-        if self.plan.group:
-            await self._commit(client, subscription, event, first, end)
-        elif self.world.is_closing or not subscription.lease_ms:
-            await self._settle(client, subscription, event, "ack", first, end)
-        else:
-            await self._settle_somehow(client, subscription, event, first, end)
+        runs = {first: first + len(values) for first, values in _runs_of(event).items()}
+        count = sum(runs.values()) - sum(runs)
+        for first, end in runs.items():
+            if self.plan.group:
+                await self._commit(client, subscription, event, first, end)
+            elif self.world.is_closing or not subscription.lease_ms:
+                await self._settle(client, subscription, event, "ack", first, end)
+            else:
+                await self._settle_somehow(client, subscription, event, first, end)
         if self.plan.mode == "push":
             if not subscription.lease_ms:
-                self._allow(end - first, trio.current_time())
-            await client.tell(m.Credit(subscription.id, end - first))
+                self._allow(count, trio.current_time())
+            await client.tell(m.Credit(subscription.id, count))
 
     async def _commit(self, client: RawClient, subscription: _Subscription, event: Event, first: int, end: int) -> None:
         if self.world.is_closing or self.rng.random() < 0.7:

@@ -29,6 +29,8 @@ DEATHS: tuple[Death, ...] = (
     "lost power in an operation",
     "sync failed",
 )
+ORDERS = ("priority", "fair", "key")
+OVERFLOWS = ("block", "reject", "drop-head")
 FAULTS = ("cut", "cut one way", "slow", "sever", "sever", "jump", "full disk", "slow disk", "alter")
 
 
@@ -59,7 +61,7 @@ class TopicPlan:
 
     def promise(self, flush_slack_s: float) -> TopicPromise:
         said: Any = self.settings
-        retains = "retention" in said or "retention_bytes" in said
+        retains = "retention" in said or "retention_bytes" in said or said.get("overflow") == "drop-head"
         return TopicPromise(
             name=self.name,
             durability=self.storage,
@@ -73,6 +75,7 @@ class TopicPlan:
             is_kept=self.kind != "queue" and "queue" not in self.kinds and not retains,
             retains=retains,
             grows=self.grows,
+            is_in_order="order" not in said,
         )
 
 
@@ -91,6 +94,10 @@ class ProducerPlan:
     """Number of keys; 0: none."""
     size: int
     pause_s: float
+    priorities: int = 1
+    """Number of priorities."""
+    later: float = 0.0
+    """Share of batches that come later."""
 
 
 @dataclass
@@ -144,6 +151,7 @@ class Plan:
         self.producers = [self._producer(f"p{number}") for number in range(rng.choice([1, 2, 2, 3]))]
         self.consumers = [consumer for topic in self.topics for consumer in self._consumers(topic)]
         self.consumers += self._sharing()
+        self._add_orders_and_limits()
         deaths = rng.choice([0, 1, 1, 2, 2, 3])
         self.lives = [self._life() for _ in range(deaths)]
         self.last_s = rng.uniform(0.3, 2.0)
@@ -152,6 +160,7 @@ class Plan:
         """Limit of the records of one producer."""
         self.sync_delay_s = rng.choice([0.002, 0.02, 0.1])
         self.ends_with_restart = rng.random() < 0.4
+        self._add_delays()
 
     # --- topics ---
 
@@ -175,6 +184,29 @@ class Plan:
             topic.kinds = ("queue", "both", "stream")
         topic.grows = not self.is_calm and rng.random() < 0.15
         return topic
+
+    def _add_orders_and_limits(self) -> None:
+        """Drawn apart, so that they change nothing else."""
+        rng = random.Random(f"{self.seed}/orders")
+        for topic in self.topics:
+            if topic.name == DEAD or topic.kind == "stream":
+                continue
+            if rng.random() < 0.35:
+                topic.settings["order"] = rng.choice(ORDERS)
+            if topic.kind == "queue" and not topic.kinds and rng.random() < 0.25:
+                topic.settings |= {"records_max": rng.choice([4, 10]), "overflow": rng.choice(OVERFLOWS)}
+            for producer in self.producers:
+                if producer.topic == topic.name and topic.settings.get("order") == "priority":
+                    producer.priorities = 3
+
+    def _add_delays(self) -> None:
+        """Drawn apart as well. A clock that is set back by a day delays records by as much."""
+        rng = random.Random(f"{self.seed}/delays")
+        faults = [name for life in self.lives for _, name in life.faults] + [name for _, name in self.last_faults]
+        storages = {topic.name: topic.storage for topic in self.topics}
+        for producer in self.producers if "jump" not in faults else ():
+            if storages.get(producer.topic or "") == "always" and producer.acks == "leader" and rng.random() < 0.4:
+                producer.later = 0.3
 
     def _redelivery(self, settings: dict[str, object]) -> None:
         rng = self.rng

@@ -40,8 +40,12 @@ class _Producer:
         """One for the next records."""
         return self.rng.choice(["k0", "k1"]) if self.plan.topic is None else ""
 
-    def next(self, routing_key: str) -> Record:
-        """The next record, told to the history."""
+    def delay_ms(self) -> int:
+        """The delay of the next records; 0: they come at once."""
+        return self.rng.choice([50, 400, 2_000]) if self.plan.later and self.rng.random() < self.plan.later else 0
+
+    def next(self, routing_key: str, delay_ms: int = 0) -> Record:
+        """The next record, told to the history. One with a delay is in no order with others."""
         plan, rng = self.plan, self.rng
         name = f"{plan.name}:{self.number}"
         padding = "." * rng.randrange(plan.size + 1)
@@ -50,7 +54,7 @@ class _Producer:
         self.world.history.add(
             Published(
                 name + padding,
-                plan.name,
+                f"{plan.name}/{self.number}" if delay_ms else plan.name,
                 self.number,
                 topics,
                 key,
@@ -58,7 +62,14 @@ class _Producer:
             )
         )
         self.number += 1
-        return Record(value=(name + padding).encode(), key=key.encode() or None, routing_key=routing_key)
+        priority = rng.randrange(plan.priorities) if plan.priorities > 1 else 0
+        return Record(
+            value=(name + padding).encode(),
+            key=key.encode() or None,
+            routing_key=routing_key,
+            priority=priority,
+            delay_ms=delay_ms,
+        )
 
 
 class RawProducer(_Producer):
@@ -71,8 +82,8 @@ class RawProducer(_Producer):
         waiting: deque[tuple[int, list[Record]]] = deque()
         plan = self.plan
         while not self.is_done:
-            routing_key = self.routing_key()
-            batch = [self.next(routing_key) for _ in range(self.rng.randint(1, plan.batch))]
+            routing_key, delay_ms = self.routing_key(), self.delay_ms()
+            batch = [self.next(routing_key, delay_ms) for _ in range(self.rng.randint(1, plan.batch))]
             request = m.Publish(
                 plan.topic or EXCHANGE, plan.topic is None, acks=_ACKS[plan.acks], partition=plan.partition
             )
@@ -94,6 +105,8 @@ class RawProducer(_Producer):
             keys=keys if has_keys else None,
             pairs=(pair_of(batch[0].routing_key, {}),) if batch[0].routing_key else (),
             key_hashes=[key_hash(key) for key in keys] if has_keys else None,
+            priorities=[record.priority for record in batch] if self.plan.priorities > 1 else None,
+            delays_ms=[record.delay_ms for record in batch] if batch[0].delay_ms else None,
         )
 
     async def _answer(self, client: RawClient, life: int, correlation: int, batch: list[Record]) -> None:
@@ -109,7 +122,7 @@ class RawProducer(_Producer):
             return
         (placement,) = event.message.placements  # type: ignore[attr-defined]
         for index, value in enumerate(values):
-            if placement.partition >= 0 and self.plan.topic is not None:
+            if placement.partition >= 0 and self.plan.topic is not None and not batch[0].delay_ms:
                 add(Confirmed(life, value, placement.partition, placement.base_offset + index))
             else:
                 add(Confirmed(life, value))
@@ -135,7 +148,7 @@ class PythonProducer(_Producer):
             while not self.is_done:
                 async with trio.open_nursery() as nursery:
                     for _ in range(self.rng.randint(1, plan.batch)):
-                        record = self.next(self.routing_key())
+                        record = self.next(self.routing_key(), self.delay_ms())
                         begun = trio.Event()
                         nursery.start_soon(self._publish, client, producer, record, begun)
                         await begun.wait()
@@ -143,7 +156,13 @@ class PythonProducer(_Producer):
 
     async def _publish(self, client: Client, producer: Producer, record: Record, begun: trio.Event) -> None:
         value = (record.value or b"").decode()
-        publishing = producer.publish(record.value, key=record.key, routing_key=record.routing_key)
+        publishing = producer.publish(
+            record.value,
+            key=record.key,
+            routing_key=record.routing_key,
+            priority=record.priority,
+            delay_ms=record.delay_ms,
+        )
         begun.set()
         try:
             receipt = await publishing
@@ -152,14 +171,14 @@ class PythonProducer(_Producer):
         except LinnError as error:
             check_foreseen(error)
             return
-        self._confirm(client, value, receipt)
+        self._confirm(client, value, receipt, has_place=not record.delay_ms)
 
-    def _confirm(self, client: Client, value: str, receipt: Receipt) -> None:
+    def _confirm(self, client: Client, value: str, receipt: Receipt, *, has_place: bool) -> None:
         if self.plan.acks == "none":
             return  # Handed to the connection, and no more is said.
         # An answer and the connection that it came by are known in the same moment.
         life = int(client.broker or self.world.life)
-        if receipt.topic is not None and receipt.offset is not None and receipt.partition is not None:
+        if has_place and receipt.topic is not None and receipt.offset is not None and receipt.partition is not None:
             self.world.history.add(Confirmed(life, value, receipt.partition, receipt.offset))
         else:
             self.world.history.add(Confirmed(life, value))

@@ -127,11 +127,13 @@ async def _start_behind(offset: int, refused: Refused, client: RawClient, topic:
 async def drain(world: World, client: RawClient, wait_s: float) -> None:
     """Wait until all queues are empty, or as long as that may take; tell the history how they are."""
     left: dict[tuple[str, str], dict[str, int]] = {}
+    plan = world.plan
     with trio.move_on_after(wait_s):
         while True:
             shown = await client.administer("subscription.list")
+            late = [(await client.administer("scheduled.list", topic=it.name, count=0))["count"] for it in plan.topics]
             left = {(each["topic"], each["subscription"]): each for each in shown}
-            if not any(each["unsettled"] or each["leased"] or each["dead"] for each in shown):
+            if not any(late) and not any(each["unsettled"] or each["leased"] or each["dead"] for each in shown):
                 break
             await trio.sleep(0.5)
     for (topic, shared), each in left.items():

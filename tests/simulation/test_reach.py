@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from functools import cache
 
-from sim_plan import DEATHS, FAULTS, STORAGES, Plan
+from sim_plan import DEATHS, FAULTS, ORDERS, OVERFLOWS, STORAGES, Plan
 from simulated_run import run_once
 from test_crashes import SEEDS
 
@@ -38,6 +38,12 @@ def test_the_seeds_of_every_test_run_hold_every_death_fault_storage_and_way_to_c
         "push",
         "python",
     }
+    assert {topic.settings.get("order") for topic in topics} == {None, *ORDERS}
+    assert {topic.settings.get("overflow") for topic in topics} == {None, *OVERFLOWS}
+    for is_python in (True, False):
+        mine = [producer for plan in plans for producer in plan.producers if producer.is_python == is_python]
+        assert any(producer.later for producer in mine)
+        assert any(producer.priorities > 1 for producer in mine)
     assert {(producer.is_python, producer.acks) for plan in plans for producer in plan.producers} == {
         (is_python, acks) for is_python in (True, False) for acks in ("none", "leader")
     }
