@@ -463,6 +463,15 @@ def test_consumers_of_transactions_settle_scattered_records() -> None:
 # --- orders that fail ---
 
 
+@served(PRIORITIES + "order_window = 4\n")
+async def test_a_window_whose_records_have_all_expired_makes_room_for_the_others(client: RawClient) -> None:
+    await client.call(m.Publish("q"), [records("abcd", ttl_ms=1_000)])
+    await client.publish("q", ["e"])
+    await trio.sleep(5)
+    subscription = (await client.call(m.Subscribe("q"))).subscription
+    assert values((await client.pull(subscription, wait_max_ms=1_000)).batches) == ["e"]
+
+
 class Moody(PriorityOrder):
     """An order that raises once, and names records twice."""
 

@@ -289,20 +289,6 @@ QUEUE_MUTATIONS = (
         says="is unknown",
     ),
     Mutation(
-        name="a step of due records that is stored again has more of them",
-        breaks="A delayed record comes once, whatever crashes.",
-        guarantee="Delayed messages",
-        module="linn.core.queue.scheduled_queue",
-        original="return Step(list(OffsetRanges([(dead.first, dead.end) for dead in found])), found[0].intent)",
-        planted="""
-        due = [(offset, offset + 1) for _, offset in self._queue.take_due(100)]
-        return Step(list(OffsetRanges([*[(dead.first, dead.end) for dead in found], *due])), found[0].intent)
-        """,
-        simulation="queue lives",
-        seed=86,
-        says="all is settled in the end",
-    ),
-    Mutation(
         name="a status forgets records that go before their ids are stored",
         breaks="A message is known until it has ended for the time of `status`, whether or not its record is there.",
         guarantee="Status of messages",

@@ -121,7 +121,10 @@ class OrderedQueue:
         return ordering.waiting <= window - max(1, window // ROOM_SHARE)
 
     def search_on(self) -> None:
-        """Offer records again in another turn if the order has stopped a long search."""
+        """Offer records again in another turn if the order has stopped a long search. Index more, if there is room: all
+        that the order had may have been gone.
+        """
+        self.go_on()
         if self._ordering is not None and self._ordering.has_more and not self._is_searching:
             self._is_searching = True
             self._queue.spawn(self._offer_later)
