@@ -23,380 +23,229 @@ that from its own module, such as `linn.plugins.exchanges`, `linn.semantics` and
 
 from __future__ import annotations
 
-from linn.core.admin.verb import ARGUMENTS_BYTES_MAX
-from linn.core.batch.batch import BATCH_BYTES_MIN, NUMBER_BYTES, TRANSACTIONAL, RecordBatch
-from linn.core.batch.builder import BatchColumns, build_batch, build_from_records, edit_batch, wrap_body
-from linn.core.batch.flat_message import DATA_AT, WORD, Buffer
-from linn.core.batch.format import BodyColumns, BodyFormat, FormatKind
-from linn.core.batch.key_hash import key_hash, partition_of
-from linn.core.batch.record import Headers, Record
-from linn.core.batch.routes import Pair
-from linn.core.batch.steps import TURN_S, Steps, run_steps
-from linn.core.batch.thinning import can_be_thinned, thin_steps
-from linn.core.config.topic_settings import TopicSettings
-from linn.core.connections.connections import CLIENT_CHARACTERS_MAX
-from linn.core.connections.listener_traffic import SubscriptionOf, Traffic
-from linn.core.delivery.consumer import AnyConsumer, CompetingConsumer, Consumer, Member, Reader
-from linn.core.delivery.delivery import NOTHING, Delivery
-from linn.core.delivery.settlement import Settlement, SettleOutcome
-from linn.core.delivery.vocabulary import CONNECTION_LEASE_MS, ConsumerKind, Phase, Place, Verdict
-from linn.core.env.address import parse_address
-from linn.core.env.env import AcceptedStream, Clock, Disk, Env, File, Program, Rng, Stream
-from linn.core.env.file_region import Sendable, behind
-from linn.core.env.log_fields import log_fields
-from linn.core.env.real.env import RealEnv
-from linn.core.env.secret import HOW_TO_WRITE_SECRETS, MASK, Secret, without
-from linn.core.env.tls import client_context, trust, use_pair
-from linn.core.env.tls_stream import TlsStream
-from linn.core.errors.auth import AuthFailed, Forbidden
-from linn.core.errors.group import raise_once
-from linn.core.errors.metadata import (
-    LeaseLost,
-    MetadataError,
-    MetadataUnavailable,
-    MetadataUnknown,
-    RevisionConflict,
-)
-from linn.core.errors.peers import PeerError
-from linn.core.errors.replication import CopyMisplaced, NotLeader
-from linn.core.errors.texts import counted, did_you_mean
-from linn.core.errors.tls import TlsFailed, TlsInvalid
-from linn.core.errors.tree import (
-    AddressInvalid,
-    BatchCorrupt,
-    BatchError,
-    BatchMalformed,
-    BindingInvalid,
-    ConnectFailed,
-    ConnectionLost,
-    DiskFull,
-    DiskReadOnly,
-    InternalError,
-    LimitExceeded,
-    LinnError,
-    LogClosed,
-    LogCorrupt,
-    OffsetOutOfRange,
-    PluginError,
-    PredicateInvalid,
-    ProgramEnded,
-    ProgramNotStarted,
-    ProtocolError,
-    RequestTimeout,
-    RequestUnknown,
-    SecretUnusable,
-    StorageError,
-    SubscriptionUnknown,
-    SubscriptionWrongKind,
-    SyncFailed,
-    Unroutable,
-)
-from linn.core.gateway.fetch import FETCH_BYTES_MAX, Fetch
-from linn.core.gateway.gateway import Gateway
-from linn.core.gateway.legs import Leg
-from linn.core.gateway.protocol import ProtocolKind, ProtocolServer
-from linn.core.gateway.requests import (
-    START_EARLIEST,
-    START_LATEST,
-    Fetched,
-    FetchRequest,
-    Subscribed,
-    SubscribeRequest,
-    TopicBounds,
-)
-from linn.core.gateway.session import Session
-from linn.core.groups.assignor import Assignor, AssignorKind, Owners, Sizes, TopicPartition, Topics, subscribers_of
-from linn.core.log.facts import LogFacts
-from linn.core.log.mark import Mark
-from linn.core.log.producers import Producers
-from linn.core.log.storage import (
-    READ_BATCHES_MAX,
-    Capabilities,
-    DamagedTail,
-    EngineKind,
-    LogStatistics,
-    Needed,
-    PartitionId,
-    PartitionLog,
-    StorageEngine,
-    StoredBatch,
-    check_copies,
-)
-from linn.core.loop.fair_turns import TurnSlot
-from linn.core.loop.histogram import Histogram
-from linn.core.loop.memory_budget import RESERVE_BYTES, MemoryShare, ReceiveReservation
-from linn.core.loop.waiting import WaitDeadline
-from linn.core.metadata.store import (
-    ABSENT,
-    NO_LEASE,
-    REMOVED,
-    Changes,
-    MetadataStore,
-    MetadataStoreKind,
-    Snapshot,
-    Stored,
-    Watch,
-)
-from linn.core.metrics.registry import Family
-from linn.core.plugins.hookspecs import hookimpl
-from linn.core.ports.authenticator import Authenticated, Authenticator, AuthenticatorKind, Credentials
-from linn.core.ports.authorizer import Authorizer, AuthorizerKind, Decision
-from linn.core.ports.interceptor import Interceptor, InterceptorKind
-from linn.core.ports.observer import Observer, Observers
-from linn.core.ports.principal import Principal
-from linn.core.ports.service import (
-    Service,
-    ServiceHost,
-    ServiceKind,
-    ServiceListener,
-    ServiceLogin,
-    ServiceMetric,
-    ServiceTopic,
-)
-from linn.core.publish.publish_lane import PublishLane
-from linn.core.publish.request import PublishAnswers, PublishRequest, PublishResult
-from linn.core.queue.dispatch_order import DispatchOrder, OrderKind, OrderOptions, Taken
-from linn.core.queue.lease import LEASE_MS_MAX, LEASE_RECORDS_MAX, LeaseSettings
-from linn.core.queue.semantics import CONFIRM_WHEN, Acks, ConfirmWhen, DeliverySemantics, SemanticsKind
-from linn.core.routing.binding_table import BindingTable
-from linn.core.routing.exchange import Binding, Exchange, ExchangeKind, Subject, Target
-from linn.core.routing.explanation import Explanation
-from linn.core.routing.partitioner import Partitioner, PartitionerKind
-from linn.core.routing.predicate.explanation import explain_tree, shown_value
-from linn.core.routing.predicate.parser import NODES_MAX, parse_field
-from linn.core.routing.predicate.predicate import Predicate
-from linn.core.routing.predicate.tokens import is_unicode
-from linn.core.routing.predicate.tree import And, Comparison, Constant, LiteralValue, Node, Or, Presence
-from linn.core.routing.subject_field import FieldValue, SubjectField
-from linn.core.security.logins import LOGIN_METHODS, Identity, Login
-from linn.core.security.quota import Quota
-from linn.core.transactions.event import IDENTITY_CHARACTERS_MAX
-from linn.core.transactions.producer import RequestedEnd
-
-__all__ = [
-    "ABSENT",
-    "ARGUMENTS_BYTES_MAX",
-    "BATCH_BYTES_MIN",
-    "CLIENT_CHARACTERS_MAX",
-    "CONFIRM_WHEN",
-    "CONNECTION_LEASE_MS",
-    "DATA_AT",
-    "FETCH_BYTES_MAX",
-    "HOW_TO_WRITE_SECRETS",
-    "IDENTITY_CHARACTERS_MAX",
-    "LEASE_MS_MAX",
-    "LEASE_RECORDS_MAX",
-    "LOGIN_METHODS",
-    "MASK",
-    "NODES_MAX",
-    "NOTHING",
-    "NO_LEASE",
-    "NUMBER_BYTES",
-    "READ_BATCHES_MAX",
-    "REMOVED",
-    "RESERVE_BYTES",
-    "START_EARLIEST",
-    "START_LATEST",
-    "TRANSACTIONAL",
-    "TURN_S",
-    "WORD",
-    "AcceptedStream",
-    "Acks",
-    "AddressInvalid",
-    "And",
-    "AnyConsumer",
-    "Assignor",
-    "AssignorKind",
-    "AuthFailed",
-    "Authenticated",
-    "Authenticator",
-    "AuthenticatorKind",
-    "Authorizer",
-    "AuthorizerKind",
-    "BatchColumns",
-    "BatchCorrupt",
-    "BatchError",
-    "BatchMalformed",
-    "Binding",
-    "BindingInvalid",
-    "BindingTable",
-    "BodyColumns",
-    "BodyFormat",
-    "Buffer",
-    "Capabilities",
-    "Changes",
-    "Clock",
-    "Comparison",
-    "CompetingConsumer",
-    "ConfirmWhen",
-    "ConnectFailed",
-    "ConnectionLost",
-    "Constant",
-    "Consumer",
-    "ConsumerKind",
-    "CopyMisplaced",
-    "Credentials",
-    "DamagedTail",
-    "Decision",
-    "Delivery",
-    "DeliverySemantics",
-    "Disk",
-    "DiskFull",
-    "DiskReadOnly",
-    "DispatchOrder",
-    "EngineKind",
-    "Env",
-    "Exchange",
-    "ExchangeKind",
-    "Explanation",
-    "Family",
-    "Fetch",
-    "FetchRequest",
-    "Fetched",
-    "FieldValue",
-    "File",
-    "Forbidden",
-    "FormatKind",
-    "Gateway",
-    "Headers",
-    "Histogram",
-    "Identity",
-    "Interceptor",
-    "InterceptorKind",
-    "InternalError",
-    "LeaseLost",
-    "LeaseSettings",
-    "Leg",
-    "LimitExceeded",
-    "LinnError",
-    "LiteralValue",
-    "LogClosed",
-    "LogCorrupt",
-    "LogFacts",
-    "LogStatistics",
-    "Login",
-    "Mark",
-    "Member",
-    "MemoryShare",
-    "MetadataError",
-    "MetadataStore",
-    "MetadataStoreKind",
-    "MetadataUnavailable",
-    "MetadataUnknown",
-    "Needed",
-    "Node",
-    "NotLeader",
-    "Observer",
-    "Observers",
-    "OffsetOutOfRange",
-    "Or",
-    "OrderKind",
-    "OrderOptions",
-    "Owners",
-    "Pair",
-    "PartitionId",
-    "PartitionLog",
-    "Partitioner",
-    "PartitionerKind",
-    "PeerError",
-    "Phase",
-    "Place",
-    "PluginError",
-    "Predicate",
-    "PredicateInvalid",
-    "Presence",
-    "Principal",
-    "Producers",
-    "Program",
-    "ProgramEnded",
-    "ProgramNotStarted",
-    "ProtocolError",
-    "ProtocolKind",
-    "ProtocolServer",
-    "PublishAnswers",
-    "PublishLane",
-    "PublishRequest",
-    "PublishResult",
-    "Quota",
-    "Reader",
-    "RealEnv",
-    "ReceiveReservation",
-    "Record",
-    "RecordBatch",
-    "RequestTimeout",
-    "RequestUnknown",
-    "RequestedEnd",
-    "RevisionConflict",
-    "Rng",
-    "Secret",
-    "SecretUnusable",
-    "SemanticsKind",
-    "Sendable",
-    "Service",
-    "ServiceHost",
-    "ServiceKind",
-    "ServiceListener",
-    "ServiceLogin",
-    "ServiceMetric",
-    "ServiceTopic",
-    "Session",
-    "SettleOutcome",
-    "Settlement",
-    "Sizes",
-    "Snapshot",
-    "Steps",
-    "StorageEngine",
-    "StorageError",
-    "Stored",
-    "StoredBatch",
-    "Stream",
-    "Subject",
-    "SubjectField",
-    "SubscribeRequest",
-    "Subscribed",
-    "SubscriptionOf",
-    "SubscriptionUnknown",
-    "SubscriptionWrongKind",
-    "SyncFailed",
-    "Taken",
-    "Target",
-    "TlsFailed",
-    "TlsInvalid",
-    "TlsStream",
-    "TopicBounds",
-    "TopicPartition",
-    "TopicSettings",
-    "Topics",
-    "Traffic",
-    "TurnSlot",
-    "Unroutable",
-    "Verdict",
-    "WaitDeadline",
-    "Watch",
-    "behind",
-    "build_batch",
-    "build_from_records",
-    "can_be_thinned",
-    "check_copies",
-    "client_context",
-    "counted",
-    "did_you_mean",
-    "edit_batch",
-    "explain_tree",
-    "hookimpl",
-    "is_unicode",
-    "key_hash",
-    "log_fields",
-    "parse_address",
-    "parse_field",
-    "partition_of",
-    "raise_once",
-    "run_steps",
-    "shown_value",
-    "subscribers_of",
-    "thin_steps",
-    "trust",
-    "use_pair",
-    "without",
-    "wrap_body",
-]
+# "X as X" makes X a name of this module to type checkers, as in stub files.
+from linn.core.admin.verb import ARGUMENTS_BYTES_MAX as ARGUMENTS_BYTES_MAX
+from linn.core.batch.batch import BATCH_BYTES_MIN as BATCH_BYTES_MIN
+from linn.core.batch.batch import NUMBER_BYTES as NUMBER_BYTES
+from linn.core.batch.batch import TRANSACTIONAL as TRANSACTIONAL
+from linn.core.batch.batch import RecordBatch as RecordBatch
+from linn.core.batch.builder import BatchColumns as BatchColumns
+from linn.core.batch.builder import build_batch as build_batch
+from linn.core.batch.builder import build_from_records as build_from_records
+from linn.core.batch.builder import edit_batch as edit_batch
+from linn.core.batch.builder import wrap_body as wrap_body
+from linn.core.batch.flat_message import DATA_AT as DATA_AT
+from linn.core.batch.flat_message import WORD as WORD
+from linn.core.batch.flat_message import Buffer as Buffer
+from linn.core.batch.format import BodyColumns as BodyColumns
+from linn.core.batch.format import BodyFormat as BodyFormat
+from linn.core.batch.format import FormatKind as FormatKind
+from linn.core.batch.key_hash import key_hash as key_hash
+from linn.core.batch.key_hash import partition_of as partition_of
+from linn.core.batch.record import Headers as Headers
+from linn.core.batch.record import Record as Record
+from linn.core.batch.routes import Pair as Pair
+from linn.core.batch.steps import TURN_S as TURN_S
+from linn.core.batch.steps import Steps as Steps
+from linn.core.batch.steps import run_steps as run_steps
+from linn.core.batch.thinning import can_be_thinned as can_be_thinned
+from linn.core.batch.thinning import thin_steps as thin_steps
+from linn.core.config.topic_settings import TopicSettings as TopicSettings
+from linn.core.connections.connections import CLIENT_CHARACTERS_MAX as CLIENT_CHARACTERS_MAX
+from linn.core.connections.listener_traffic import SubscriptionOf as SubscriptionOf
+from linn.core.connections.listener_traffic import Traffic as Traffic
+from linn.core.delivery.consumer import AnyConsumer as AnyConsumer
+from linn.core.delivery.consumer import CompetingConsumer as CompetingConsumer
+from linn.core.delivery.consumer import Consumer as Consumer
+from linn.core.delivery.consumer import Member as Member
+from linn.core.delivery.consumer import Reader as Reader
+from linn.core.delivery.delivery import NOTHING as NOTHING
+from linn.core.delivery.delivery import Delivery as Delivery
+from linn.core.delivery.settlement import Settlement as Settlement
+from linn.core.delivery.settlement import SettleOutcome as SettleOutcome
+from linn.core.delivery.vocabulary import CONNECTION_LEASE_MS as CONNECTION_LEASE_MS
+from linn.core.delivery.vocabulary import ConsumerKind as ConsumerKind
+from linn.core.delivery.vocabulary import Phase as Phase
+from linn.core.delivery.vocabulary import Place as Place
+from linn.core.delivery.vocabulary import Verdict as Verdict
+from linn.core.env.address import parse_address as parse_address
+from linn.core.env.env import AcceptedStream as AcceptedStream
+from linn.core.env.env import Clock as Clock
+from linn.core.env.env import Disk as Disk
+from linn.core.env.env import Env as Env
+from linn.core.env.env import File as File
+from linn.core.env.env import Program as Program
+from linn.core.env.env import Rng as Rng
+from linn.core.env.env import Stream as Stream
+from linn.core.env.file_region import Sendable as Sendable
+from linn.core.env.file_region import behind as behind
+from linn.core.env.log_fields import log_fields as log_fields
+from linn.core.env.real.env import RealEnv as RealEnv
+from linn.core.env.secret import HOW_TO_WRITE_SECRETS as HOW_TO_WRITE_SECRETS
+from linn.core.env.secret import MASK as MASK
+from linn.core.env.secret import Secret as Secret
+from linn.core.env.secret import without as without
+from linn.core.env.tls import client_context as client_context
+from linn.core.env.tls import trust as trust
+from linn.core.env.tls import use_pair as use_pair
+from linn.core.env.tls_stream import TlsStream as TlsStream
+from linn.core.errors.auth import AuthFailed as AuthFailed
+from linn.core.errors.auth import Forbidden as Forbidden
+from linn.core.errors.group import raise_once as raise_once
+from linn.core.errors.metadata import LeaseLost as LeaseLost
+from linn.core.errors.metadata import MetadataError as MetadataError
+from linn.core.errors.metadata import MetadataUnavailable as MetadataUnavailable
+from linn.core.errors.metadata import MetadataUnknown as MetadataUnknown
+from linn.core.errors.metadata import RevisionConflict as RevisionConflict
+from linn.core.errors.peers import PeerError as PeerError
+from linn.core.errors.replication import CopyMisplaced as CopyMisplaced
+from linn.core.errors.replication import NotLeader as NotLeader
+from linn.core.errors.texts import counted as counted
+from linn.core.errors.texts import did_you_mean as did_you_mean
+from linn.core.errors.tls import TlsFailed as TlsFailed
+from linn.core.errors.tls import TlsInvalid as TlsInvalid
+from linn.core.errors.tree import AddressInvalid as AddressInvalid
+from linn.core.errors.tree import BatchCorrupt as BatchCorrupt
+from linn.core.errors.tree import BatchError as BatchError
+from linn.core.errors.tree import BatchMalformed as BatchMalformed
+from linn.core.errors.tree import BindingInvalid as BindingInvalid
+from linn.core.errors.tree import ConnectFailed as ConnectFailed
+from linn.core.errors.tree import ConnectionLost as ConnectionLost
+from linn.core.errors.tree import DiskFull as DiskFull
+from linn.core.errors.tree import DiskReadOnly as DiskReadOnly
+from linn.core.errors.tree import InternalError as InternalError
+from linn.core.errors.tree import LimitExceeded as LimitExceeded
+from linn.core.errors.tree import LinnError as LinnError
+from linn.core.errors.tree import LogClosed as LogClosed
+from linn.core.errors.tree import LogCorrupt as LogCorrupt
+from linn.core.errors.tree import OffsetOutOfRange as OffsetOutOfRange
+from linn.core.errors.tree import PluginError as PluginError
+from linn.core.errors.tree import PredicateInvalid as PredicateInvalid
+from linn.core.errors.tree import ProgramEnded as ProgramEnded
+from linn.core.errors.tree import ProgramNotStarted as ProgramNotStarted
+from linn.core.errors.tree import ProtocolError as ProtocolError
+from linn.core.errors.tree import RequestTimeout as RequestTimeout
+from linn.core.errors.tree import RequestUnknown as RequestUnknown
+from linn.core.errors.tree import SecretUnusable as SecretUnusable
+from linn.core.errors.tree import StorageError as StorageError
+from linn.core.errors.tree import SubscriptionUnknown as SubscriptionUnknown
+from linn.core.errors.tree import SubscriptionWrongKind as SubscriptionWrongKind
+from linn.core.errors.tree import SyncFailed as SyncFailed
+from linn.core.errors.tree import Unroutable as Unroutable
+from linn.core.gateway.fetch import FETCH_BYTES_MAX as FETCH_BYTES_MAX
+from linn.core.gateway.fetch import Fetch as Fetch
+from linn.core.gateway.gateway import Gateway as Gateway
+from linn.core.gateway.legs import Leg as Leg
+from linn.core.gateway.protocol import ProtocolKind as ProtocolKind
+from linn.core.gateway.protocol import ProtocolServer as ProtocolServer
+from linn.core.gateway.requests import START_EARLIEST as START_EARLIEST
+from linn.core.gateway.requests import START_LATEST as START_LATEST
+from linn.core.gateway.requests import Fetched as Fetched
+from linn.core.gateway.requests import FetchRequest as FetchRequest
+from linn.core.gateway.requests import Subscribed as Subscribed
+from linn.core.gateway.requests import SubscribeRequest as SubscribeRequest
+from linn.core.gateway.requests import TopicBounds as TopicBounds
+from linn.core.gateway.session import Session as Session
+from linn.core.groups.assignor import Assignor as Assignor
+from linn.core.groups.assignor import AssignorKind as AssignorKind
+from linn.core.groups.assignor import Owners as Owners
+from linn.core.groups.assignor import Sizes as Sizes
+from linn.core.groups.assignor import TopicPartition as TopicPartition
+from linn.core.groups.assignor import Topics as Topics
+from linn.core.groups.assignor import subscribers_of as subscribers_of
+from linn.core.log.facts import LogFacts as LogFacts
+from linn.core.log.mark import Mark as Mark
+from linn.core.log.producers import Producers as Producers
+from linn.core.log.storage import READ_BATCHES_MAX as READ_BATCHES_MAX
+from linn.core.log.storage import Capabilities as Capabilities
+from linn.core.log.storage import DamagedTail as DamagedTail
+from linn.core.log.storage import EngineKind as EngineKind
+from linn.core.log.storage import LogStatistics as LogStatistics
+from linn.core.log.storage import Needed as Needed
+from linn.core.log.storage import PartitionId as PartitionId
+from linn.core.log.storage import PartitionLog as PartitionLog
+from linn.core.log.storage import StorageEngine as StorageEngine
+from linn.core.log.storage import StoredBatch as StoredBatch
+from linn.core.log.storage import check_copies as check_copies
+from linn.core.loop.fair_turns import TurnSlot as TurnSlot
+from linn.core.loop.histogram import Histogram as Histogram
+from linn.core.loop.memory_budget import RESERVE_BYTES as RESERVE_BYTES
+from linn.core.loop.memory_budget import MemoryShare as MemoryShare
+from linn.core.loop.memory_budget import ReceiveReservation as ReceiveReservation
+from linn.core.loop.waiting import WaitDeadline as WaitDeadline
+from linn.core.metadata.store import ABSENT as ABSENT
+from linn.core.metadata.store import NO_LEASE as NO_LEASE
+from linn.core.metadata.store import REMOVED as REMOVED
+from linn.core.metadata.store import Changes as Changes
+from linn.core.metadata.store import MetadataStore as MetadataStore
+from linn.core.metadata.store import MetadataStoreKind as MetadataStoreKind
+from linn.core.metadata.store import Snapshot as Snapshot
+from linn.core.metadata.store import Stored as Stored
+from linn.core.metadata.store import Watch as Watch
+from linn.core.metrics.registry import Family as Family
+from linn.core.plugins.hookspecs import hookimpl as hookimpl
+from linn.core.ports.authenticator import Authenticated as Authenticated
+from linn.core.ports.authenticator import Authenticator as Authenticator
+from linn.core.ports.authenticator import AuthenticatorKind as AuthenticatorKind
+from linn.core.ports.authenticator import Credentials as Credentials
+from linn.core.ports.authorizer import Authorizer as Authorizer
+from linn.core.ports.authorizer import AuthorizerKind as AuthorizerKind
+from linn.core.ports.authorizer import Decision as Decision
+from linn.core.ports.interceptor import Interceptor as Interceptor
+from linn.core.ports.interceptor import InterceptorKind as InterceptorKind
+from linn.core.ports.observer import Observer as Observer
+from linn.core.ports.observer import Observers as Observers
+from linn.core.ports.principal import Principal as Principal
+from linn.core.ports.service import Service as Service
+from linn.core.ports.service import ServiceHost as ServiceHost
+from linn.core.ports.service import ServiceKind as ServiceKind
+from linn.core.ports.service import ServiceListener as ServiceListener
+from linn.core.ports.service import ServiceLogin as ServiceLogin
+from linn.core.ports.service import ServiceMetric as ServiceMetric
+from linn.core.ports.service import ServiceTopic as ServiceTopic
+from linn.core.publish.publish_lane import PublishLane as PublishLane
+from linn.core.publish.request import PublishAnswers as PublishAnswers
+from linn.core.publish.request import PublishRequest as PublishRequest
+from linn.core.publish.request import PublishResult as PublishResult
+from linn.core.queue.dispatch_order import DispatchOrder as DispatchOrder
+from linn.core.queue.dispatch_order import OrderKind as OrderKind
+from linn.core.queue.dispatch_order import OrderOptions as OrderOptions
+from linn.core.queue.dispatch_order import Taken as Taken
+from linn.core.queue.lease import LEASE_MS_MAX as LEASE_MS_MAX
+from linn.core.queue.lease import LEASE_RECORDS_MAX as LEASE_RECORDS_MAX
+from linn.core.queue.lease import LeaseSettings as LeaseSettings
+from linn.core.queue.semantics import CONFIRM_WHEN as CONFIRM_WHEN
+from linn.core.queue.semantics import Acks as Acks
+from linn.core.queue.semantics import ConfirmWhen as ConfirmWhen
+from linn.core.queue.semantics import DeliverySemantics as DeliverySemantics
+from linn.core.queue.semantics import SemanticsKind as SemanticsKind
+from linn.core.routing.binding_table import BindingTable as BindingTable
+from linn.core.routing.exchange import Binding as Binding
+from linn.core.routing.exchange import Exchange as Exchange
+from linn.core.routing.exchange import ExchangeKind as ExchangeKind
+from linn.core.routing.exchange import Subject as Subject
+from linn.core.routing.exchange import Target as Target
+from linn.core.routing.explanation import Explanation as Explanation
+from linn.core.routing.partitioner import Partitioner as Partitioner
+from linn.core.routing.partitioner import PartitionerKind as PartitionerKind
+from linn.core.routing.predicate.explanation import explain_tree as explain_tree
+from linn.core.routing.predicate.explanation import shown_value as shown_value
+from linn.core.routing.predicate.parser import NODES_MAX as NODES_MAX
+from linn.core.routing.predicate.parser import parse_field as parse_field
+from linn.core.routing.predicate.predicate import Predicate as Predicate
+from linn.core.routing.predicate.tokens import is_unicode as is_unicode
+from linn.core.routing.predicate.tree import And as And
+from linn.core.routing.predicate.tree import Comparison as Comparison
+from linn.core.routing.predicate.tree import Constant as Constant
+from linn.core.routing.predicate.tree import LiteralValue as LiteralValue
+from linn.core.routing.predicate.tree import Node as Node
+from linn.core.routing.predicate.tree import Or as Or
+from linn.core.routing.predicate.tree import Presence as Presence
+from linn.core.routing.subject_field import FieldValue as FieldValue
+from linn.core.routing.subject_field import SubjectField as SubjectField
+from linn.core.security.logins import LOGIN_METHODS as LOGIN_METHODS
+from linn.core.security.logins import Identity as Identity
+from linn.core.security.logins import Login as Login
+from linn.core.security.quota import Quota as Quota
+from linn.core.transactions.event import IDENTITY_CHARACTERS_MAX as IDENTITY_CHARACTERS_MAX
+from linn.core.transactions.producer import RequestedEnd as RequestedEnd
