@@ -15,7 +15,7 @@ from linn.core.errors.tree import LogCorrupt
 from linn.core.groups.topic_positions import groups_log
 from linn.core.topics.message_index import INDEX_TOPIC, index_topic
 from linn.core.topics.shared_entry import OWN_QUEUE, SharedEntry, is_state_topic, state_topic
-from linn.core.topics.timing_logs import timing_state_topic, timing_topic
+from linn.core.topics.timing_logs import BESIDE, timing_topic
 from linn.core.topics.topic_maker import TopicMaker
 from linn.verbs import TRANSACTIONS_TOPIC
 
@@ -79,7 +79,7 @@ def _logs_of(
     config: Config, maker: TopicMaker, name: str, settings: TopicSettings, entries: Mapping[str, SharedEntry]
 ) -> dict[str, int]:
     """The logs of a topic, including internal logs, with the expected number of partitions of each."""
-    logs = {name: settings.partitions, groups_log(name).topic: 0, timing_topic(name): 0, timing_state_topic(name): 0}
+    logs = {name: settings.partitions, groups_log(name).topic: 0} | {named(name): 0 for named in BESIDE}
     logs[index_topic(name)] = settings.partitions if settings.status_ms is not None else 0
     delivery = settings.delivery or config.broker.default_delivery
     keeps_state = delivery in config.delivery and maker.semantics(settings).survives_restart

@@ -11,14 +11,14 @@ from linn.core.groups.topic_positions import groups_log
 from linn.core.log.storage import PartitionId
 from linn.core.topics.message_index import index_topic
 from linn.core.topics.shared_entry import OWN_QUEUE, SHARED_MAX, state_topic
-from linn.core.topics.timing_logs import timing_state_topic, timing_topic
+from linn.core.topics.timing_logs import BESIDE, timing_state_topic, timing_topic
 from linn.core.topics.topic import Topic
 
 KIND_BITS = 16
 """Bits for the number of a partition."""
 _INDEX = (1 << KIND_BITS) - 1
 _GROUPS = 2 + SHARED_MAX
-_BESIDE = {timing_topic: _GROUPS + 1, timing_state_topic: _GROUPS + 2, index_topic: _GROUPS + 3}
+_BESIDE = {named: _GROUPS + number for number, named in enumerate(BESIDE, 1)}
 """Kinds of other logs with a partition for each partition, by the function that names them."""
 
 

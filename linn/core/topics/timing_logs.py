@@ -26,6 +26,7 @@ from linn.core.queue.scheduled_queue import ScheduledQueue
 from linn.core.queue.semantics import DeliverySemantics
 from linn.core.topics.change import close_log, sync_names
 from linn.core.topics.clipped_logs import ClippedLogs
+from linn.core.topics.message_index import index_topic
 
 
 class TimingLogMissing(Exception):
@@ -47,6 +48,11 @@ def timing_topic(topic: str) -> str:
 def timing_state_topic(topic: str) -> str:
     """The internal topic that holds the events of these records."""
     return f"__t.{topic}"
+
+
+BESIDE = timing_topic, timing_state_topic, index_topic
+"""The functions that name the topics which may stand beside a topic, with a log for each of its partitions. Besides
+these there are the state logs of subscriptions, and the log of the positions of groups."""
 
 
 def is_delayed(batch: RecordBatch) -> bool:

@@ -50,13 +50,12 @@ from linn.core.topics.change import TopicChange, close_log, sync_names
 from linn.core.topics.clipped_logs import ClippedLogs
 from linn.core.topics.deletion import TopicDeletion
 from linn.core.topics.holder import Holder
-from linn.core.topics.message_index import index_topic
 from linn.core.topics.message_limit import check_steps
 from linn.core.topics.retired_subscriptions import RetiredSubscriptions
 from linn.core.topics.room import Room
 from linn.core.topics.served_columns import add_key_hashes
 from linn.core.topics.shared_entry import OWN_QUEUE, SharedEntry, state_topic
-from linn.core.topics.timing_logs import TimingLogs, timing_state_topic, timing_topic
+from linn.core.topics.timing_logs import BESIDE, TimingLogs
 from linn.core.topics.topic_ids import TopicIds
 from linn.core.topics.topic_logs import TopicLogs
 from linn.core.topics.topic_use import TopicUse
@@ -564,8 +563,7 @@ class Topic:
         indexes = range(self.settings.partitions)
         numbers = [OWN_QUEUE, *(entry.number for entry in self.entries.values())]
         internal = [PartitionId(state_topic(number, self.name), index) for number in numbers for index in indexes]
-        beside = timing_topic, timing_state_topic, index_topic
-        others = [PartitionId(of(self.name), index) for of in beside for index in indexes]
+        others = [PartitionId(named(self.name), index) for named in BESIDE for index in indexes]
         ids = [*(PartitionId(self.name, index) for index in indexes), *others, groups_log(self.name)]
         await self._deletion.delete_rest([*ids, *(internal if self.semantics.survives_restart else ())])
 
