@@ -165,8 +165,9 @@ async def test_a_topic_is_deleted_with_what_waits_for_it(env: SimEnv) -> None:
     async with broker_on(env, ""):
         client = await connected(env)
         for _ in range(2):
-            await client.administer("topic.create", name="t")
+            await client.administer("topic.create", name="t", settings={"status": "7d"})
             await publish(client, ["a"], delay_ms=10_000)
+            await publish(client, ["now"])
             await client.administer("topic.delete", name="t")
         assert not [name for name in env.disk.list_dir("data/segmented-log") if name.endswith(".t")]
     async with broker_on(env, QUEUE) as broker:
