@@ -29,7 +29,7 @@ demo: $(STAMP)
 quick: $(STAMP)
 	$(BIN)/python -m pytest -m quick $(BESIDE)
 
-# Five to six minutes, and no verdict by the clock: what `quick` holds, and broker, clients, storage, simulations, docs.
+# A quarter of an hour, and no verdict by the clock: `quick`, and broker, clients, storage, simulations, docs.
 test: $(STAMP)
 	$(BIN)/python -m pytest -m 'quick or test' $(BESIDE)
 

@@ -16,6 +16,7 @@ from typing import Any
 
 import msgspec
 import psutil
+from spark_session import SHORT_LIVED
 
 from linn.spark_plugin.spec import DriverSpec, PipelineSpec
 
@@ -31,7 +32,7 @@ class Driver:
             bootstrap=url,
             state_dir=str(folder / "state"),
             pipelines=pipelines,
-            conf={"spark.driver.memory": "1g", **more.pop("conf", {})},
+            conf={"spark.driver.memory": "1g", **SHORT_LIVED, **more.pop("conf", {})},
             **more,
         )
         self.events: list[dict[str, Any]] = []
