@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from random import Random
 from typing import Any
 from uuid import UUID
 
@@ -28,6 +29,7 @@ from linn.core.batch.record import Record
 from linn.core.broker.broker import Broker
 from linn.core.errors.tree import MessageInvalid, StorageError
 from linn.core.log.partition import Partition
+from linn.core.queue import transfer
 from linn.core.queue.dead_letter import Intent
 from linn.core.topics.timing_logs import timing_topic
 from linn.testing.deterministic import run_simulation
@@ -95,6 +97,22 @@ async def test_records_come_in_the_order_of_their_times_and_then_of_their_arriva
     await trio.sleep(61)
     client = await connected(env)
     assert await client.fetch("t") == ["a", "b", "c", "d"]
+
+
+@pytest.mark.parametrize("batch_bytes_max", [1, 600, 8 << 20])
+@served(QUEUE)
+async def test_records_of_many_batches_come_in_their_order_however_few_of_these_fit_into_memory(
+    env: SimEnv, client: RawClient, monkeypatch: pytest.MonkeyPatch, batch_bytes_max: int
+) -> None:
+    monkeypatch.setattr(transfer, "BATCH_BYTES_MAX", batch_bytes_max)
+    due_ms, numbers = env.clock.now_ms() + 10_000, list(range(60))
+    Random(1).shuffle(numbers)
+    for first in range(0, 60, 6):
+        made = [Record(value=b"%d" % number, due_ms=due_ms + number) for number in numbers[first : first + 6]]
+        await client.call(m.Publish("t"), [build_from_records(made, base_id=first)])
+    env.clock.jump(20_000)
+    await trio.sleep(61)
+    assert await (await connected(env)).fetch("t") == [str(number) for number in range(60)]
 
 
 @served(QUEUE.replace("\n", "\npartitions = 3\n"))

@@ -212,7 +212,7 @@ class ScheduledQueue(PartitionQueue):
             return None
         if offset >= self.partition.stable_offset:
             return offset, "in_doubt", ""
-        return offset, "scheduled", "leaving" if self.subscription.is_dead(offset) else ""
+        return offset, "scheduled", "leaving" if self.subscription.is_dead(offset, offset + 1) else ""
 
     async def id_of(self, offset: int) -> bytes:
         """The id of a record; b"": it can't be read. Raises StorageError."""
@@ -297,7 +297,7 @@ class ScheduledQueue(PartitionQueue):
         """
         subscription = self.subscription
         if not 0 <= offset < self.partition.stable_offset or not subscription.is_waiting(offset):
-            return "leaving" if subscription.is_dead(offset) else "gone"
+            return "leaving" if subscription.is_dead(offset, offset + 1) else "gone"
         if due_ms is None:
             if not is_dry:
                 self.follow(subscription.settle_void(offset, offset + 1))
@@ -321,7 +321,8 @@ class ScheduledQueue(PartitionQueue):
         """Settle records that have left, or that can't leave."""
         effects = Effects()
         for first, end in ranges:
-            self.subscription.dead_letter(first, end, DeadReason.EXPIRED)
+            if not self.subscription.is_dead(first, end):
+                self.subscription.dead_letter(first, end, DeadReason.EXPIRED)
             effects = effects.plus(self.subscription.dead_lettered(first, end))
         self.follow(effects)
         self.log.flush_or_keep()

@@ -125,9 +125,9 @@ class SubscriptionView:
         found = delayed.pieces(offset, offset + 1) if delayed.count else ()
         return found[0][2].ready_ms if found else 0
 
-    def is_dead(self, offset: int) -> bool:
-        """Whether a record is dead, and has not left yet."""
-        return self._states.dead.covers(offset, offset + 1)
+    def is_dead(self, first: int, end: int) -> bool:
+        """Whether all records of [first, end) are dead, and have not left yet."""
+        return self._states.dead.covers(first, end)
 
     def is_waiting(self, offset: int) -> bool:
         """Whether a record waits, for a consumer or for its time, and nothing has begun with it."""

@@ -17,8 +17,10 @@ from __future__ import annotations
 
 import logging
 from abc import ABC, abstractmethod
+from bisect import bisect_right
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import replace
+from operator import attrgetter
 from typing import NamedTuple
 
 import trio
@@ -47,6 +49,8 @@ RECORDS_IN_A_TURN = 25
 """Records that are read without a pause, in less than a millisecond."""
 RANGES_IN_A_TURN = 32
 """Ranges that are settled without a pause, in about the same time, even among a million others."""
+BATCH_BYTES_MAX = 8 << 20
+"""Limit of the batches that a step keeps while it reads: they are as large as their partition has them."""
 UNREADABLE, TOO_LARGE, REFUSED, UNROUTABLE, CYCLE = "unreadable", "too_large", "refused", "unroutable", "cycle"
 DROP_REASONS = UNREADABLE, TOO_LARGE, REFUSED, UNROUTABLE, CYCLE
 """Reasons why a record is dropped."""
@@ -189,13 +193,16 @@ class _Reading:
         """Offsets of records that are dropped."""
         self._source = source
         self._cycles = 0
+        self._batches: list[RecordBatch] = []
+        """Batches that were read, by offset: each is read and decoded once, though its records may be far apart."""
+        self._batch_bytes = 0
 
     async def read(self, ranges: Sequence[Range], bytes_max: int | None) -> None:
         """Read records of these ranges in their order, in turns, until they have so many bytes.
 
         Raises StorageError; FormatUnknown: they wait for the plugin that reads them.
         """
-        source, size = self._source, 0
+        source, size, turn = self._source, 0, RECORDS_IN_A_TURN
         left = [offset for first, end in ranges for offset in range(first, end)]
         left.reverse()
         while left and (bytes_max is None or size < bytes_max):
@@ -205,17 +212,34 @@ class _Reading:
                     left.pop()
                 continue
             try:
-                (batch, *_) = await source.partition.read_range(left[-1], max(left[-RECORDS_IN_A_TURN:]) + 1, 1)
+                batch = await self._batch_at(left[-1])
                 size += self._take(batch, left, None if bytes_max is None else bytes_max - size)
             except FormatUnknown:
                 raise
             except BatchError as error:
                 await self._drop_batch(left, error)
-            await trio.lowlevel.checkpoint()
+            if len(self.records) >= turn:
+                turn = len(self.records) + RECORDS_IN_A_TURN
+                await trio.lowlevel.checkpoint()
         if self._cycles:
             source.dropped(self._cycles, CYCLE)
             why = Unroutable("they come round through dead-letter targets, and no consumer has rejected them")
             log_dropped(source.partition, self._cycles, "go in a cycle", why)
+
+    async def _batch_at(self, offset: int) -> RecordBatch:
+        """The whole batch that has an offset, in linn's own format. Raises StorageError, BatchError."""
+        batches, partition = self._batches, self._source.partition
+        place = bisect_right(batches, offset, key=_base_offset)
+        if place and offset < batches[place - 1].end_offset:
+            return batches[place - 1]
+        stored, *_ = await partition.read_whole(offset, 1)
+        batch = partition.native(stored)
+        self._batch_bytes += batch.size + batch.body_bytes
+        if self._batch_bytes > BATCH_BYTES_MAX:
+            batches.clear()
+            self._batch_bytes, place = batch.size + batch.body_bytes, 0
+        batches.insert(place, batch)
+        return batch
 
     def _take(self, batch: RecordBatch, left: list[int], bytes_max: int | None) -> int:
         """Take the next records of a batch; returns their size. Raises BatchError: nothing was taken."""
@@ -250,6 +274,9 @@ class _Reading:
             count += 1
         source.dropped(count, UNREADABLE)
         log_dropped(source.partition, count, "can't be decoded", error)
+
+
+_base_offset = attrgetter("base_offset")
 
 
 def log_dropped(partition: Partition, count: int, why: str, error: LinnError) -> None:
