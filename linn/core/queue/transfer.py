@@ -233,6 +233,7 @@ class _Reading:
         if place and offset < batches[place - 1].end_offset:
             return batches[place - 1]
         stored, *_ = await partition.read_whole(offset, 1)
+        assert stored.base_offset <= offset, "a record that is not settled is in the log"
         batch = partition.native(stored)
         self._batch_bytes += batch.size + batch.body_bytes
         if self._batch_bytes > BATCH_BYTES_MAX:
