@@ -281,6 +281,7 @@ def test_a_leader_that_answers_follow_with_nonsense_is_given_up(answer: m.Messag
         (m.Replicated([m.LogNews(0, 0, 5), m.LogNews(0, 0, 6)]), [], "tells of log 0"),
         (m.Replicated([m.LogNews(0, -1, 5)]), [], "tells of log 0"),
         (m.Replicated([m.LogNews(0, 0, -5)]), [], "tells of log 0"),
+        (m.Replicated([m.LogNews(0, 0, 5, thinned=-1)]), [], "tells of log 0"),
         (m.Replicated([m.LogNews(0, 0, 5, 1)]), [frames_of(m.Ping())[0]], "hold no record batch"),
         (m.Replicated([m.LogNews(0, 0, 5, 1)]), [bytearray(8) + bytes(16)], "an empty frame"),
     ],

@@ -17,7 +17,7 @@ from linn.core.log.partition import Partition
 from linn.core.log.state_log import read_committed
 from linn.core.queue.event import clip_event, decode_events
 from linn.core.queue.subscription import SharedSubscription
-from linn.core.replicas.log_numbers import KIND_BITS, events_of
+from linn.core.replicas.log_numbers import KIND_BITS, events_of, is_data
 from linn.core.topics.topic import Topic
 
 logger = logging.getLogger("linn.cluster")
@@ -35,8 +35,8 @@ class FollowerThinning:
         self._is_running = False
 
     def tell(self, number: int, before: int) -> None:
-        """The leader has thinned a log below an offset."""
-        if before > self._logs[number].thinning.before:
+        """The leader has thinned a log below an offset. Logs without published records are never thinned."""
+        if is_data(number) and before > self._logs[number].thinning.before:
             self._told[number] = before
 
     @property
