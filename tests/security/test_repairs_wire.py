@@ -25,7 +25,7 @@ from linn.cli.outgoing_message import OutgoingMessage, message_from_json
 from linn.cli.render.console import console
 from linn.cli.render.message_format import json_escaped
 from linn.cli.render.table import print_table
-from linn.client.connection.url import address_of
+from linn.client.connection.url import parse_url
 from linn.core.batch.batch import SCATTERED, TRANSACTIONAL, Codec, RecordBatch
 from linn.core.batch.builder import build_from_records
 from linn.core.batch.record import LabelValue, Record
@@ -457,7 +457,7 @@ def test_no_error_repeats_the_password_of_a_url(url: str, tmp_path: Path, monkey
         run("check", str(toml)),
         run("serve", "--listen", url),
     ]
-    for parse in (address_of, parse_address, lambda text: broker_url({"linn.bootstrap.servers": text})):
+    for parse in (parse_url, parse_address, lambda text: broker_url({"linn.bootstrap.servers": text})):
         with pytest.raises(AddressInvalid, match="no user and no password") as refused:
             parse(url)
         said.append("".join(traceback.format_exception(refused.value)))
@@ -467,7 +467,7 @@ def test_no_error_repeats_the_password_of_a_url(url: str, tmp_path: Path, monkey
 
 
 def test_a_path_of_a_unix_socket_may_have_an_at_sign() -> None:
-    assert address_of("linn+unix:///run/a@b.sock") == "unix:/run/a@b.sock"
+    assert [place.address for place in parse_url("linn+unix:///run/a@b.sock")] == ["unix:/run/a@b.sock"]
     assert parse_address("unix:/run/a@b.sock") == "/run/a@b.sock"
 
 
