@@ -267,6 +267,17 @@ QUEUE_MUTATIONS = (
         says="has come twice",
     ),
     Mutation(
+        name="transactions do not go on in the timing logs after a start",
+        breaks="The delayed messages of a transaction come all or none, whatever crashes.",
+        guarantee="Delayed messages",
+        module="linn.core.transactions.left_open",
+        original="for partition in topic.written_logs():",
+        planted="for partition in topic.partitions.values():",
+        simulation="delays in transactions",
+        seed=1,
+        says="transaction",
+    ),
+    Mutation(
         name="a start forgets which messages were cancelled",
         breaks="A message that was cancelled is known to be, after restarts too.",
         guarantee="Status of messages",

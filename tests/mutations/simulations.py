@@ -56,6 +56,7 @@ _RUNS = {
     "keeping": ("broker", "test_kept_records", "keep_and_lose_power"),
     "expiry": ("broker", "ttl_run", "walk"),
     "schedule": ("broker", "schedule_run", "walk"),
+    "delays in transactions": ("broker", "test_delays_in_transactions", "commit_and_lose_power"),
     "transfers": ("broker", "transfer_run", "walk"),
     "group": ("group", "group_walk", "walk"),
     "routing": ("exchanges", "routing_walk", "walk"),
