@@ -22,6 +22,8 @@ SINK = {"path": "lake", "options": {"a": "1"}}
         ('spark_sink.options."catalog.uri"', ("spark_sink", "options", "catalog.uri")),
         (".".join("abcdefgh"), tuple("abcdefgh")),
         (".".join("abcdefghi"), ("a.b.c.d.e.f.g.h.i",)),
+        ('a."%s"' % ("b" * 1000), ("a", "b" * 1000)),
+        ('a."%s"' % ("b" * 1024), ('a."%s"' % ("b" * 1024),)),
         *((key, (key,)) for key in ("", ".", "a.", ".a", "a..b", "a.b = 1\nc", "a.b#", 'a."b', "ä.b", "a." * 100_000)),
     ],
 )
