@@ -217,6 +217,22 @@ def test_a_settle_with_reasons_is_read_without_pycapnp(words: int) -> None:
         assert outcome(codec.decode, damaged) == outcome(codec._decode, damaged)
 
 
+def test_a_settle_with_any_damaged_bit_is_read_or_refused_as_by_pycapnp() -> None:
+    entries = [m.Settlement(0, 7, n, n + 1, m.Verdict.NACK, 0, n % 4) for n in range(12)]
+    whole = settle_frame(entries, 4, ["first", "\N{EURO SIGN}" * 20, "a"])
+    for at in range(8 * len(whole)):
+        damaged = whole.copy()
+        damaged[at // 8] ^= 1 << at % 8
+        assert outcome(codec.decode, damaged) == outcome(codec._decode, damaged), at
+
+
+def test_a_settle_behind_an_empty_segment_is_refused_as_by_pycapnp() -> None:
+    whole = settle_frame([m.Settlement(0, 7, n, n + 1) for n in range(14)], 1_024)
+    assert whole[:4] == bytes(4), "it has one segment"
+    frame = struct.pack("<4I", 1, 0, len(whole) // 8 - 1, 0) + whole[8:]
+    assert outcome(codec.decode, frame) == outcome(codec._decode, frame) == "protocol.malformed"
+
+
 @pytest.mark.parametrize("words", [4, 1_024])
 def test_a_damaged_settle_is_read_or_refused_as_by_pycapnp(words: int) -> None:
     whole = settle_frame([m.Settlement(1, n, n, n + 1) for n in range(14)], words)
