@@ -148,7 +148,7 @@ class QueueLedger:
         sent, known = self.sent[value], value in self.at.values()
         waits, right = {*sent.timers.values()} - {"cancelled"}, True
         if shown.startswith(("scheduled", "cancelled")) and sent.sends > 1:
-            right = bool(sent.timers)  # What was sent last counts.
+            right = sent.is_later  # What was sent last counts.
         elif value in self.settled:
             right = shown == "settled"
         elif value in self.rejected:
