@@ -26,6 +26,7 @@ from linn.core.loop.histogram import Histogram
 from linn.core.metrics import report as metric_report
 from linn.core.publish.publisher import BATCH_BYTES, WAITING_BYTES
 from linn.core.queue.dispatch_order import INDEX_RECORD_BYTES
+from linn.core.queue.queue import PARTITIONS_IN_A_TURN
 from linn.testing.deterministic import VirtualTime
 from linn.testing.sim_env import SimEnv
 from linn.wire import messages as m
@@ -123,6 +124,27 @@ async def test_the_age_of_the_oldest_ready_record_counts_from_its_append(env: Si
     await trio.sleep(60)
     async with broker_on(env, f'[topics.t]\nlease = "1h"\norder = "{order}"\n') as broker:
         assert await oldest_ready_s(broker) == pytest.approx(90, abs=5), "its age survives a restart"
+
+
+@served("[topics.t]\npartitions = 200\n")
+async def test_others_have_turns_while_the_ages_of_many_partitions_are_read(broker: Broker, client: RawClient) -> None:
+    for partition in range(200):
+        await client.call(m.Publish("t", partition=partition), [records(["v"])])
+    turns = 0
+
+    async def take_turns() -> None:
+        nonlocal turns
+        while True:
+            await trio.lowlevel.checkpoint()
+            turns += 1
+
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(take_turns)
+        for _ in range(2):  # The second time nothing has changed.
+            before = turns
+            assert await oldest_ready_s(broker) > 0
+            assert turns - before >= 200 // PARTITIONS_IN_A_TURN
+        nursery.cancel_scope.cancel()
 
 
 @served("[topics.t]\n")
