@@ -9,6 +9,7 @@ from cluster_world import until
 from raw_client import RawClient, records, simulated
 from replicas_seen import ALL
 from replicated_topic import made, next_leader, replicated_topic, until_alike
+from seeds import failures
 from test_operated_brokers import operate
 from test_replicated_topics import Killing, kill, power_off, sessions
 from thinned_replicas_run import VALUE_BYTES as BYTES
@@ -206,3 +207,8 @@ async def test_nothing_is_thinned_while_brokers_may_be_of_the_version_before(env
 @pytest.mark.parametrize("seed", range(2))
 def test_thinned_replicas_have_all_that_is_left_whatever_dies(seed: int) -> None:
     run_seed(seed)
+
+
+@pytest.mark.soak(seeds=2_000, chunk=25)
+def test_thinned_replicas_have_all_that_is_left_in_many_more_runs(seeds: range) -> None:
+    assert failures(run_seed, seeds, "tests/cluster/thinned_replicas_run.py") == {}
