@@ -107,7 +107,7 @@ class QueueLedger:
             sent.confirmed += 1
             if offset >= 0 and is_later:
                 sent.timers[f"{partition}/{offset + place}"] = "waits"
-            elif offset >= 0 and self.at[partition, offset + place] != value:
+            elif offset >= 0 and self.at.setdefault((partition, offset + place), value) != value:
                 self.wrong.append(f"{value} is not where its publisher was told")
 
     # --- what the log has --------------------------------------------------------------------------------------------
