@@ -9,7 +9,18 @@ import pytest
 import trio
 from hypothesis import given
 from hypothesis import strategies as st
-from raw_client import ALWAYS, RawClient, Refused, after_power_loss, broker_on, connected, records, served, simulated
+from raw_client import (
+    ALWAYS,
+    RawClient,
+    Refused,
+    after_power_loss,
+    broker_on,
+    connected,
+    records,
+    served,
+    simulated,
+    unsynced,
+)
 from raw_client import values as values_of
 from seeds import tiered
 
@@ -74,6 +85,17 @@ async def test_records_are_dropped_once_they_are_committed_with_no_publish_after
     await client.publish("t", [str(number) for number in range(100)], acks=m.Acks.NONE)
     await trio.sleep(5)
     assert (await counts(client))["unsettled"] == 5
+
+
+@served(ALWAYS + TEXT.format(DROPS))
+async def test_records_make_room_once_those_that_came_instead_are_committed(env: SimEnv, client: RawClient) -> None:
+    await client.publish("t", [str(number) for number in range(5)])
+    with unsynced(env, "t"):
+        await client.send(m.Publish("t"), [records(["5", "6"])])
+        await trio.sleep(5)
+        assert (await counts(client))["dropped"] == 0
+    await trio.sleep(1_000)
+    assert (await counts(await connected(env)))["dropped"] == 2
 
 
 @served(TEXT.format(DROPS + "partitions = 4\n"))

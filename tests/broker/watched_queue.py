@@ -106,10 +106,11 @@ def noted_drops(dropped: set[tuple[int, int]]) -> Iterator[None]:
         subscription, index = self.subscription, self.partition.id.index
         end = self.partition.log.bounds()[1]
         before = [at for first, stop in subscription.unsettled(0, end) for at in range(first, stop)]
-        ended = end_waiting(self, records, is_dead=is_dead)
-        left = {at for first, stop in subscription.unsettled(0, end) for at in range(first, stop)}
-        dropped.update((index, at) for at in before if at not in left)
-        return ended
+        try:
+            return end_waiting(self, records, is_dead=is_dead)
+        finally:  # If the broker dies meanwhile, they may be dropped.
+            left = {at for first, stop in subscription.unsettled(0, end) for at in range(first, stop)}
+            dropped.update((index, at) for at in before if at not in left)
 
     PartitionQueue.end_waiting = noted  # type: ignore[method-assign]
     try:

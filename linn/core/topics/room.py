@@ -13,7 +13,6 @@ from linn.core.config.topic_settings import TopicSettings
 from linn.core.env.env import Spawn
 from linn.core.errors.replication import NotLeader
 from linn.core.errors.tree import TopicFull
-from linn.core.log.mark import Mark
 from linn.core.log.partition import Partition
 from linn.core.loop.waiting import ReadySignal
 from linn.core.queue.partition_queue import PartitionQueue
@@ -167,28 +166,26 @@ class Room:
             self._is_making = False
 
     async def _end_surplus(self) -> None:
-        topic, uncommitted = self._topic, list[tuple[Mark, int]]()
+        topic = self._topic
+        for index in self._surplus():
+            if (partition := topic.partitions.get(index)) is not None and partition.leads:
+                # Only committed records are ended, and only for committed ones, which no crash takes back.
+                try:
+                    await partition.committed.wait(partition.log.bounds()[1])
+                except NotLeader:
+                    return
         for index, records in self._surplus().items():
             partition, queue = topic.partitions.get(index), topic.queue
             if partition is None or not partition.leads:
                 return  # Its log follows another leader's, which decides.
             if topic.settings.kind != "queue":
-                ended = await self._drop_oldest(partition, records)
+                await self._drop_oldest(partition, records)
             elif queue is not None:
-                ended = await self._end_waiting(queue.partition_queues[index], records)
-            if ended < records:
-                uncommitted.append((partition.committed, partition.log.bounds()[1]))
+                await self._end_waiting(queue.partition_queues[index], records)
             topic.follow_start([index])
-        for mark, end in uncommitted:
-            if mark.offset < end:  # Only committed records can be ended.
-                try:
-                    await mark.wait(end)
-                except NotLeader:
-                    return
-                self.is_over = True
 
-    async def _end_waiting(self, partition_queue: PartitionQueue, records: int) -> int:
-        """End records of a queue; returns their number, which is smaller where fewer wait for delivery."""
+    async def _end_waiting(self, partition_queue: PartitionQueue, records: int) -> None:
+        """End records of a queue that wait for delivery, which may be fewer."""
         is_dead = self._topic.settings.overflow == "dead-letter"
         ended = partition_queue.end_waiting(records, is_dead=is_dead)
         if is_dead:
@@ -196,14 +193,12 @@ class Room:
         else:
             self.dropped_records += ended
         await partition_queue.trimming.trim_now()
-        return ended
 
-    async def _drop_oldest(self, partition: Partition, records: int) -> int:
+    async def _drop_oldest(self, partition: Partition, records: int) -> None:
         start = partition.start_offset
         before = min(start + records, partition.high_watermark)
         self.dropped_records += partition.readable_count(start, before)
         await partition.log.trim(before=before)
-        return before - start
 
     def _surplus(self) -> dict[int, int]:
         """The number of records to end, by partition, so that the topic is a little below its limits."""
