@@ -17,7 +17,7 @@ from replicated_topic import made
 from simulated_time import simulated
 from test_unfit_leaders import fill, make_room, published
 
-from linn.core.metadata.levels import LEVEL
+from linn.core.metadata.levels import LEVEL, LEVEL_MIN
 from linn.descriptions import ClusterDescription
 from linn.testing.sim_env import SimEnv
 from linn.wire import messages as m
@@ -78,7 +78,7 @@ async def test_a_cluster_that_is_well_says_who_leads_and_holds_what(env: SimEnv)
         nodes = status(followers[0])["nodes"]
         assert sum(it["leads"] for it in nodes) == 2
         assert [it["holds"] for it in nodes] == [2, 2, 2]
-        assert [it["levels"] for it in nodes] == [[1, LEVEL]] * 3
+        assert [it["levels"] for it in nodes] == [[LEVEL_MIN, LEVEL]] * 3
         roles = [samples(it.broker, "linn_cluster_replicas") for it in (leader, *followers)]
         assert sum(it[("leader",)] for it in roles) == 2  # type: ignore[misc]
         assert sum(it[("follower",)] for it in roles) == 4  # type: ignore[misc]
