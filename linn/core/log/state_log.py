@@ -12,7 +12,8 @@ from __future__ import annotations
 
 import contextlib
 from collections import deque
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Sequence
+from contextlib import aclosing
 
 from linn.core.batch.builder import build_single
 from linn.core.env.env import Clock
@@ -35,7 +36,7 @@ WAITING_RECORD_BYTES = 48
 _READ_BYTES = 1 << 20
 
 
-async def read_committed(partition: Partition, offset: int, end: int) -> AsyncIterator[bytes]:
+async def read_committed(partition: Partition, offset: int, end: int) -> AsyncGenerator[bytes]:
     """The records of a state log from an offset up to a watermark, in order. Raises LogCorrupt, OffsetOutOfRange."""
     while offset < end and (batches := await partition.read(offset, _READ_BYTES)):
         for batch in batches:
@@ -93,11 +94,12 @@ class StateLog:
         self.committed = self.partition.committed
         offset, end = self.partition.log.bounds()
         assert self.committed.offset == end, "a new leader replays a log when everything in it is committed"
-        async for value in read_committed(self.partition, offset, end):
-            self.check_led()
-            # If the log begins with a snapshot, as it usually does, this is it.
-            self._snapshot_bytes = self._snapshot_bytes or len(value)
-            yield value
+        async with aclosing(read_committed(self.partition, offset, end)) as values:
+            async for value in values:
+                self.check_led()
+                # If the log begins with a snapshot, as it usually does, this is it.
+                self._snapshot_bytes = self._snapshot_bytes or len(value)
+                yield value
 
     def append(self, events: bytes) -> int:
         """Append one record; returns the offset after it. Raises NotLeader, StorageError: nothing was stored."""

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Mapping
+from contextlib import aclosing
 
 import trio
 
@@ -73,12 +74,13 @@ class FollowerThinning:
     async def _thin(self, partition: Partition, events: Partition, before: int) -> None:
         subscription = SharedSubscription(self._topic.semantics, 0)
         start, until_s = events.start_offset, self._monotonic() + TURN_S
-        async for record in read_committed(events, start, events.high_watermark):
-            for event in decode_events(record):
-                clipped = clip_event(event, partition.log.bounds()[1])
-                if clipped is not None:
-                    subscription.apply(clipped)
-            if self._monotonic() > until_s:
-                await trio.lowlevel.checkpoint()
-                until_s = self._monotonic() + TURN_S
+        async with aclosing(read_committed(events, start, events.high_watermark)) as records:
+            async for record in records:
+                for event in decode_events(record):
+                    clipped = clip_event(event, partition.log.bounds()[1])
+                    if clipped is not None:
+                        subscription.apply(clipped)
+                if self._monotonic() > until_s:
+                    await trio.lowlevel.checkpoint()
+                    until_s = self._monotonic() + TURN_S
         await partition.thinning.run(subscription.unsettled, before, trio.lowlevel.checkpoint)
