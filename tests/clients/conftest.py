@@ -39,7 +39,7 @@ dead_letter = "dead"
 [topics.dead]
 
 [topics.hasty]
-lease = "200ms"
+lease = "1s"
 
 [topics.small]
 message_bytes_max = "1KiB"
