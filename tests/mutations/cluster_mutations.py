@@ -48,7 +48,7 @@ CLUSTER_MUTATIONS = (
         original="self.committed = self.partition.committed",
         planted="self.committed = self.partition.durable",
         simulation=_QUEUES,
-        seed=14,
+        seed=36,
         says="was delivered after its settlement was confirmed",
     ),
 )
