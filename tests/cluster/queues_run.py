@@ -18,8 +18,8 @@ from __future__ import annotations
 import random
 import sys
 from collections import Counter, defaultdict
-from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from collections.abc import Iterator, Mapping, Set
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -37,6 +37,7 @@ from queue_clients import Account, Changer, QueueConsumer, QueueProducer, Visito
 from raw_client import RawClient
 from replicas_seen import agree, holders, is_whole
 from trouble import ALL_FAULTS, Trouble, run_named
+from watched_queue import checked_grants
 
 from linn.core.batch.batch import CONTROL
 from linn.core.errors.tree import LinnError
@@ -127,7 +128,7 @@ class QueuesRun:
             how: Any = {"is_synced": self.is_synced, "pause_s": PAUSE_S, "hold_s": HOLD_S}
             self.trouble = Trouble(world, self.brokers, self.rng, **how)
             try:
-                with checked_grants(self):
+                with checked_grants(self.granted):
                     await self._live()
             except BaseException as error:
                 error.add_note(f"{self}: {'; '.join(self.trouble.said)}")
@@ -215,7 +216,7 @@ class QueuesRun:
             assert not self.wrong, self.wrong
 
     def granted(
-        self, subscription: SharedSubscription, lease: Lease, ready: dict[int, int], in_flight: set[int], end: int
+        self, subscription: SharedSubscription, lease: Lease, ready: Mapping[int, int], in_flight: Set[int], end: int
     ) -> None:
         """Check a lease, with all that was ready and in flight before."""
         for account in (*self.accounts.values(), *self.again):
@@ -230,8 +231,8 @@ class QueuesRun:
         queue: Queue,
         part: PartitionQueue,
         lease: Lease,
-        ready: dict[int, int],
-        in_flight: set[int],
+        ready: Mapping[int, int],
+        in_flight: Set[int],
         end: int,
     ) -> None:
         places = {at: account.at.get((part.partition.id.index, at)) for at in (*ready, *in_flight)}
@@ -310,32 +311,6 @@ class QueuesRun:
             if makes_room and value not in dead and value not in account.acked:
                 allowed = {"settled", "dropped"}
             assert status["state"] in allowed, f"{account.name}: {value} is {status}, and not one of {allowed}"
-
-
-@contextmanager
-def checked_grants(run: QueuesRun) -> Iterator[None]:
-    """Have each grant of a lease, at any broker, checked against what was ready at that moment."""
-    acquire = SharedSubscription.acquire
-
-    def checked(
-        self: SharedSubscription, consumer: int, records_max: int, end: int, now: float, *, skips_lost: bool = False
-    ) -> Lease | None:
-        states = self._states
-        ready = {at: attempts for first, stop, attempts in states.returned.ready for at in range(first, stop)}
-        ready |= dict.fromkeys(range(states.cursor, end), 0)
-        held = [span for lease in states.leases for span in lease.ranges()]
-        held += [row[:2] for row in (*states.decided, *states.returned.delayed)]
-        in_flight = {at for first, stop in held for at in range(first, stop)}
-        lease = acquire(self, consumer, records_max, end, now, skips_lost=skips_lost)
-        if lease is not None:
-            run.granted(self, lease, ready, in_flight, end)
-        return lease
-
-    SharedSubscription.acquire = checked  # type: ignore[method-assign]
-    try:
-        yield
-    finally:
-        SharedSubscription.acquire = acquire  # type: ignore[method-assign]
 
 
 def run_seed(seed: int) -> QueuesRun:
